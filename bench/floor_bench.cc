@@ -141,6 +141,7 @@ class FloorBackend final : public lpsgd::Backend {
   std::unique_ptr<Op> batch_norm(const Binding&, const lpsgd::BatchNormDesc&) override { return idle(); }
   std::unique_ptr<Op> activation(const Binding&, lpsgd::Activation) override { return idle(); }
   std::unique_ptr<Op> scale(const Binding&, double) override { return idle(); }
+  std::unique_ptr<Op> multiply(const Binding&) override { return idle(); }
   std::unique_ptr<Op> add(const Binding&) override { return idle(); }
   std::unique_ptr<Op> concat(const Binding&) override { return idle(); }
   std::unique_ptr<Op> dropout(const Binding&, double) override { return idle(); }

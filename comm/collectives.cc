@@ -124,8 +124,9 @@ void Collectives::wait() {
     for (const Message& m : in_flight_) missing.push_back(transport_.rank_in_run(m.peer));
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-    patience.report(transport_, fmt::format("{} has waited {:.0f} s for {}", text(mine), patience.waited(),
-                                            ranks_text(missing)));
+    patience.report(transport_,
+                    fmt::format("{} has waited {:.0f} s for {}{}{}", text(mine), patience.waited(),
+                                ranks_text(missing), reason.empty() ? "" : "; ", reason));
   }
 }
 

@@ -75,6 +75,9 @@ class Collectives {
   /// Called before each collective, on its thread; may be empty. It waits for what another thread does with
   /// the transport.
   std::function<void()> before;
+  /// Why this rank calls the next collectives, where the others may not: in messages, while it waits for
+  /// them.
+  std::string reason;
   /// The limit in this phase.
   Limit limit() const { return phase == Phase::training ? limits.step : limits.outside_step; }
 

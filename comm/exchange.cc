@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "comm/agree.h"
 #include "comm/coder.h"
 #include "comm/exchange_unit.h"
 #include "core/checksum.h"
@@ -14,6 +15,8 @@
 namespace lpsgd {
 
 namespace {
+
+constexpr std::int64_t largest_unit = 16 << 20, least_chunk = 1 << 16;  // float32 bytes
 
 /// The announce order of each part's tensors, one part after another.
 std::vector<std::size_t> by_part(std::vector<std::size_t> order, std::span<const std::size_t> parts) {
@@ -58,34 +61,47 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
 
   PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport),
                    options.parts};
+  // The buffers of a unit have room for the messages of all ranks.
+  plan.chunk_bytes = std::min(plan.chunk_bytes, std::max(least_chunk, largest_unit / plan.owners));
   if (options.collective != Collective::reduce_broadcast) {
+    if (options.collective == Collective::simulated) plan.simulated_owners = plan.owners;
     plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
     plan.owners = 1;
   }
-  plan_ = make_plan(shared_->tensors, order_, plan);
-  make_parts();
-  lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
+  // A rank without memory for its part ends all of them with its error, which the caller's next collective
+  // would not.
+  collective_try(transport, [&] {
+    plan_ = make_plan(shared_->tensors, order_, plan);
+    make_parts();
+    lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
+  });
   if (transport.ordered()) {  // NCCL does not check that both sides' sizes agree
     std::vector<std::size_t> sizes;
     for (const Unit& unit : plan_) sizes.insert(sizes.end(), unit.message.begin(), unit.message.end());
     if (!transport.all_equal(checksum64(std::as_bytes(std::span(sizes)))))
       throw CommError("the ranks' tensors or codecs differ, so that their messages would not match");
   }
+  collective_try(transport, [&] { make_units(); });
+  thread_ = std::thread([this, ordered = transport.ordered()] { ordered ? watch() : serve(); });
+}
+
+void Exchange::make_units() {
+  Transport& transport = shared_->transport;
   // queue_unit() works on three units at a time.
-  const int in_flight = transport.ordered() ? std::max(3, options.units_in_flight) : options.units_in_flight;
+  const int in_flight =
+      transport.ordered() ? std::max(3, options_.units_in_flight) : options_.units_in_flight;
   const auto slots = std::min(static_cast<std::size_t>(in_flight), plan_.size());
   // A unit in flight has one message of each round to and from each other rank.
   transport.reserve(4 * slots);
-  if (options.trace)
-    shared_->trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared_->tensors, slots,
-                                                     options.device.is_cuda());
-  coder_ = make_coder(*shared_, options);
+  if (options_.trace)
+    shared_->trace = std::make_unique<ExchangeTrace>(*options_.trace, plan_, shared_->tensors, slots,
+                                                     options_.device.is_cuda());
+  coder_ = make_coder(*shared_, options_);
   for (std::size_t slot = 0; slot < slots; ++slot) {
     std::vector<NumberedUnit> units;
     for (std::size_t u = slot; u < plan_.size(); u += slots) units.push_back({&plan_[u], u});
-    in_flight_.push_back(make_unit_in_flight(options.collective, *shared_, coder_->make_unit_coder(units)));
+    in_flight_.push_back(make_unit_in_flight(options_.collective, *shared_, coder_->make_unit_coder(units)));
   }
-  thread_ = std::thread([this, ordered = transport.ordered()] { ordered ? watch() : serve(); });
 }
 
 void Exchange::make_parts() {
@@ -284,8 +300,15 @@ NonFinite Exchange::check_finite(bool before) {
   }
   const auto number = static_cast<std::uint32_t>(step);
   if (lowest == tensors) return {-1, -1, number};
-  const bool mine = shared_->tensors[static_cast<std::size_t>(lowest)].own_finite;
-  const std::vector<double> finite = shared_->transport.all_gather(mine ? 1.0 : 0.0);
+  const ExchangeTensor& tensor = shared_->tensors[static_cast<std::size_t>(lowest)];
+  // If bytes were damaged on their way here, the other ranks know nothing of it and do not come.
+  std::string& reason = shared_->transport.collectives().reason;
+  reason = fmt::format(
+      "in step {} the mean of '{}' is not finite here, which ranks find together unless a message or "
+      "memory is damaged",
+      step, tensor.info.name);
+  const std::vector<double> finite = shared_->transport.all_gather(tensor.own_finite ? 1.0 : 0.0);
+  reason.clear();
   const auto culprit = std::find(finite.begin(), finite.end(), 0.0);
   return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
 }

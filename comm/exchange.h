@@ -178,6 +178,7 @@ class Exchange {
     std::int64_t exchanges = 0;  // since the last take_errors()
   };
   void make_parts();
+  void make_units();
   UnitInFlight& slot(std::size_t unit) const { return *in_flight_[unit % in_flight_.size()]; }
   void collect();  // the coder's times
   void rethrow_failure();
@@ -225,10 +226,28 @@ class Exchange {
 /// to codecs with a table, which precedes every stripe.
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
-/// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their
-/// mean is kept), round-2 residuals are cut along the stripes of `ranks`. `old` holds one entry per old rank.
-std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
-                                        const std::vector<TensorInfo>& tensors,
-                                        const std::vector<CodecSpec>& codecs, int ranks);
+/// One rank's residuals in a run with another number of ranks: round-1 residuals become the mean of the old
+/// ones (so that their mean is kept), round-2 residuals are cut along the new stripes. The old ranks'
+/// residuals come one after the other, so that few of them need be in memory.
+class Redistribution {
+ public:
+  /// For `rank` of `ranks`. The tensors and codecs must outlive it.
+  Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs, int old_ranks,
+                 int ranks, int rank);
+  /// The residuals of old rank 0, then 1, ... Error if they have other sizes than they had in that run.
+  void add(const ExchangeState& old);
+  /// After all have been added.
+  ExchangeState take();
+
+ private:
+  void add(std::size_t tensor, std::span<const float> round1, std::span<const float> round2);
+
+  const std::vector<TensorInfo>& tensors_;
+  const std::vector<CodecSpec>& codecs_;
+  const int old_ranks_, ranks_, rank_;
+  int added_ = 0;                           // ranks
+  std::vector<std::vector<double>> sums_;   // of round 1
+  std::vector<std::vector<float>> round2_;  // this rank's stripes
+};
 
 }  // namespace lpsgd

@@ -16,6 +16,9 @@ class UnitBuilder {
     if (last > first) segments_[static_cast<std::size_t>(owner)].push_back({tensor, first, last - first, 0});
   }
 
+  /// So many more bytes in the first owner's message, of which nothing is made.
+  void add_bytes(std::size_t bytes) { more_ += bytes; }
+
   void close(std::span<const ExchangeTensor> tensors, std::size_t ready_after, std::vector<Unit>& units) {
     Unit unit;
     unit.ready_after = ready_after;
@@ -28,6 +31,7 @@ class UnitBuilder {
         bytes += tensors[segment.tensor].codec->encoded_bytes(segment.n);
         unit.segments.push_back(segment);
       }
+      bytes += std::exchange(more_, 0);
       owned.clear();
       unit.begin.push_back(unit.segments.size());
       unit.message.push_back(unit.message.back() + bytes);
@@ -37,7 +41,18 @@ class UnitBuilder {
 
  private:
   std::vector<std::vector<Segment>> segments_;  // by owner
+  std::size_t more_ = 0;
 };
+
+/// Of a simulated exchange: those of the stripes beyond the one that there is.
+std::size_t bytes_of_more_tables(std::int64_t elements, const Codec& codec, const PlanOptions& options) {
+  if (options.simulated_owners == 0 || codec.table_bytes() == 0) return 0;
+  const auto all = stripes(elements, codec.bucket(), options.simulated_owners, 0);
+  return (static_cast<std::size_t>(
+              std::ranges::count_if(all, [](const Stripe& s) { return s.last > s.first; })) -
+          1) *
+         codec.table_bytes();
+}
 
 /// Adds the units of the tensors at positions [begin, end) of the order.
 void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order, std::size_t begin,
@@ -51,8 +66,10 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
     const std::int64_t elements = tensors[t].info.elements, bucket = codec.bucket();
     if (elements == 0) continue;
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
+    const std::size_t more = bytes_of_more_tables(elements, codec, options);
     if (elements * value_bytes < options.pack_bytes) {
       for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);
+      pack.add_bytes(more);
       packed += elements * value_bytes;
       if (packed >= options.pack_bytes) {
         pack.close(tensors, position + 1, units);
@@ -72,6 +89,7 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
         chunk.add(part.owner, t, part.first + n * c / chunks * bucket,
                   std::min(part.last, part.first + n * (c + 1) / chunks * bucket));
       }
+      chunk.add_bytes(more);  // a stripe with a table is one chunk
       chunk.close(tensors, position + 1, units);
     }
   }

@@ -54,6 +54,8 @@ struct PlanOptions {
   std::int64_t pack_bytes = 1 << 18;   // tensors below this are packed until they hold as much
   /// Positions in the order: no pack goes on beyond one of them.
   std::vector<std::size_t> ends = {};
+  /// Of a simulated exchange, whose only owner has all: a unit has as many bytes as if there were this many.
+  int simulated_owners = 0;
 };
 
 /// Units in the order in which they become ready when tensors are submitted in `order`.

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/exchange.h"
 #include "core/error.h"
@@ -16,54 +17,64 @@ std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int r
   return bytes;
 }
 
-std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
-                                        const std::vector<TensorInfo>& tensors,
-                                        const std::vector<CodecSpec>& codecs, int ranks) {
-  require(!old.empty() && ranks >= 1 && codecs.size() == tensors.size(),
-          "redistribute needs the state of at least one rank and one codec per tensor");
-  const auto old_ranks = static_cast<int>(old.size());
-  for (int r = 0; r < old_ranks; ++r) {
-    const ExchangeState& state = old[static_cast<std::size_t>(r)];
-    if (state.round1.size() != tensors.size() || state.round2.size() != tensors.size())
-      throw Error(fmt::format("residuals of rank {}: {} and {} tensors where the network has {}", r,
-                              state.round1.size(), state.round2.size(), tensors.size()));
-  }
-  std::vector<ExchangeState> states(static_cast<std::size_t>(ranks));
-  for (ExchangeState& state : states) {
-    state.round1.resize(tensors.size());
-    state.round2.resize(tensors.size());
-  }
+Redistribution::Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
+                               int old_ranks, int ranks, int rank)
+    : tensors_(tensors), codecs_(codecs), old_ranks_(old_ranks), ranks_(ranks), rank_(rank) {
+  require(old_ranks >= 1 && rank >= 0 && rank < ranks && codecs.size() == tensors.size(),
+          "residuals are redistributed from at least one rank, with one codec per tensor");
+  sums_.resize(tensors.size());
+  round2_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
-    const auto elements = static_cast<std::size_t>(tensors[t].elements);
-    const std::int64_t bucket = codecs[t].bucket.of(tensors[t]);
-    const auto check = [&](std::size_t size, std::size_t expected, const char* round, int rank) {
-      if (size != expected)
-        throw Error(fmt::format("residuals of rank {}: tensor {}: {} holds {} values, expected {}", rank,
-                                tensors[t].name, round, size, expected));
-    };
-
-    std::vector<float> mean(elements);
-    for (int r = 0; r < old_ranks; ++r)
-      check(old[static_cast<std::size_t>(r)].round1[t].size(), elements, "round 1", r);
-    for (std::size_t i = 0; i < elements; ++i) {
-      double sum = 0;
-      for (const ExchangeState& state : old) sum += static_cast<double>(state.round1[t][i]);
-      mean[i] = static_cast<float>(sum / old_ranks);
-    }
-    for (ExchangeState& state : states) state.round1[t] = mean;
-
-    std::vector<float> whole(elements);
-    for (const Stripe& stripe : stripes(tensors[t].elements, bucket, old_ranks, t)) {
-      const std::vector<float>& part = old[static_cast<std::size_t>(stripe.owner)].round2[t];
-      check(part.size(), static_cast<std::size_t>(stripe.last - stripe.first), "round 2", stripe.owner);
-      std::copy(part.begin(), part.end(), whole.begin() + stripe.first);
-    }
-    for (const Stripe& stripe : stripes(tensors[t].elements, bucket, ranks, t))
-      states[static_cast<std::size_t>(stripe.owner)].round2[t].assign(whole.begin() + stripe.first,
-                                                                      whole.begin() + stripe.last);
+    sums_[t].resize(static_cast<std::size_t>(tensors[t].elements));
+    for (const Stripe& stripe : stripes(tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks, t))
+      if (stripe.owner == rank) round2_[t].resize(static_cast<std::size_t>(stripe.last - stripe.first));
   }
-  return states;
+}
+
+void Redistribution::add(const ExchangeState& old) {
+  require(added_ < old_ranks_, "more residuals than old ranks");
+  if (old.round1.size() != tensors_.size() || old.round2.size() != tensors_.size())
+    throw Error(fmt::format("residuals of rank {}: {} and {} tensors where the network has {}", added_,
+                            old.round1.size(), old.round2.size(), tensors_.size()));
+  for (std::size_t t = 0; t < tensors_.size(); ++t)
+    if (codecs_[t].error_feedback) add(t, old.round1[t], old.round2[t]);
+  ++added_;
+}
+
+void Redistribution::add(std::size_t t, std::span<const float> round1, std::span<const float> round2) {
+  const TensorInfo& tensor = tensors_[t];
+  const std::int64_t bucket = codecs_[t].bucket.of(tensor);
+  const auto check = [&](std::size_t size, std::size_t expected, const char* round) {
+    if (size != expected)
+      throw Error(fmt::format("residuals of rank {}: tensor {}: {} holds {} values, expected {}", added_,
+                              tensor.name, round, size, expected));
+  };
+  check(round1.size(), sums_[t].size(), "round 1");
+  for (std::size_t i = 0; i < round1.size(); ++i) sums_[t][i] += static_cast<double>(round1[i]);
+
+  Stripe theirs, mine;  // empty, if the rank has none
+  for (const Stripe& stripe : stripes(tensor.elements, bucket, old_ranks_, t))
+    if (stripe.owner == added_) theirs = stripe;
+  for (const Stripe& stripe : stripes(tensor.elements, bucket, ranks_, t))
+    if (stripe.owner == rank_) mine = stripe;
+  check(round2.size(), static_cast<std::size_t>(theirs.last - theirs.first), "round 2");
+  const std::int64_t first = std::max(theirs.first, mine.first), last = std::min(theirs.last, mine.last);
+  for (std::int64_t i = first; i < last; ++i)
+    round2_[t][static_cast<std::size_t>(i - mine.first)] = round2[static_cast<std::size_t>(i - theirs.first)];
+}
+
+ExchangeState Redistribution::take() {
+  require(added_ == old_ranks_, "residuals of fewer ranks than there were");
+  ExchangeState out;
+  for (std::vector<double>& sums : sums_) {
+    std::vector<float>& mean = out.round1.emplace_back(sums.size());
+    std::ranges::transform(sums, mean.begin(),
+                           [&](double sum) { return static_cast<float>(sum / old_ranks_); });
+    sums = {};
+  }
+  out.round2 = std::move(round2_);
+  return out;
 }
 
 }  // namespace lpsgd

@@ -60,6 +60,8 @@ class MessageCoder {
   /// step before become zero, so that training can go on after a step that the caller skips. For this the
   /// host waits for that step.
   void begin(std::uint32_t step);
+  /// encode(), reduce() and decode() throw Error if they are called in another order, or if a tensor is in
+  /// two buckets of a step.
   void encode(std::size_t bucket);
   void reduce(std::size_t bucket);
   void decode(std::size_t bucket);
@@ -85,6 +87,8 @@ class MessageCoder {
   struct Bucket;
 
   Bucket& at(std::size_t bucket) const;
+  void use_gradients(const Bucket& bucket);
+  void check_rank(int rank) const;
   void reset_non_finite();
 
   const Options options_;
@@ -93,6 +97,7 @@ class MessageCoder {
   std::unique_ptr<Coder> coder_;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // by number; nullptr: dropped
   std::vector<int> owners_;                       // all ranks
+  std::vector<bool> coded_;                       // the tensors that were encoded in this step
   bool open_ = false;                             // between begin() and end()
 };
 

@@ -52,12 +52,15 @@ void print_error(const std::string& message) noexcept {
   }
 }
 
-void end_process_in(double seconds, const std::string& message, const std::string& meanwhile) noexcept {
+namespace {
+
+void end_process_unless(const std::function<bool()>& is_taken_back, double seconds,
+                        const std::string& message, const std::string& meanwhile = {}) noexcept {
   try {
-    std::thread([=, mine = ++newest_end] {
-      for (Patience patience({seconds, ""}); newest_end == mine;) {
+    std::thread([=] {
+      for (Patience patience({seconds, ""}); !is_taken_back();) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        if (!patience.due() || newest_end != mine) continue;
+        if (!patience.due() || is_taken_back()) continue;
         if (patience.is_over()) {
           if (!message.empty()) print_error(message);
           ::_exit(1);
@@ -69,8 +72,19 @@ void end_process_in(double seconds, const std::string& message, const std::strin
   }
 }
 
+}  // namespace
+
+void end_process_in(double seconds, const std::string& message, const std::string& meanwhile) noexcept {
+  end_process_unless([mine = ++newest_end] { return newest_end != mine; }, seconds, message, meanwhile);
+}
+
 void let_process_live() noexcept {
   ++newest_end;
+}
+
+ScopedProcessEnd::ScopedProcessEnd(double seconds, const std::string& message) noexcept
+    : is_over_(std::make_shared<std::atomic<bool>>(false)) {
+  end_process_unless([is_over = is_over_] { return is_over->load(); }, seconds, message);
 }
 
 double seconds_until_turn(int rank) {

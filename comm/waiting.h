@@ -1,6 +1,9 @@
 // Limits of waiting for other ranks: what is logged meanwhile, and how a wait that lasts too long ends.
 #pragma once
 
+#include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace lpsgd {
@@ -42,6 +45,19 @@ void print_error(const std::string& message) noexcept;
 void end_process_in(double seconds, const std::string& message, const std::string& meanwhile = {}) noexcept;
 /// Takes that back.
 void let_process_live() noexcept;
+
+/// Ends the process as end_process_in() does, unless it is destroyed before. Ranks that are threads of one
+/// process each have one of their own.
+class ScopedProcessEnd {
+ public:
+  ScopedProcessEnd(double seconds, const std::string& message) noexcept;
+  ~ScopedProcessEnd() { *is_over_ = true; }
+  ScopedProcessEnd(const ScopedProcessEnd&) = delete;
+  ScopedProcessEnd& operator=(const ScopedProcessEnd&) = delete;
+
+ private:
+  std::shared_ptr<std::atomic<bool>> is_over_;
+};
 
 /// Ranks that end together report one after the other, so that the first one's message is the only one: the
 /// launcher ends the others before their turn. They leave a while to a rank with an error of its own, such as

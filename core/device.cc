@@ -166,7 +166,9 @@ DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
   } catch (const std::exception& e) {
     const bool on_device = device.is_cuda() && where == Where::device;
     throw DeviceError(fmt::format("{}: no room for {} bytes of {}{}: {}", device.text(), bytes,
-                                  where == Where::device ? "device memory" : "page-locked memory",
+                                  !device.is_cuda()        ? "memory"
+                                  : where == Where::device ? "device memory"
+                                                           : "page-locked memory",
                                   on_device ? fmt::format(" ({} are free)", cuda::free_memory()) : "",
                                   e.what()));
   }

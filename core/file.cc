@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -112,12 +113,29 @@ void write_file(const std::string& path, const std::string& text) {
   write_file(path, std::span(&piece, 1));
 }
 
+std::string file_behind(const std::string& path, const char* option) {
+  namespace fs = std::filesystem;
+  std::error_code error, ignored;
+  const fs::path at = fs::is_symlink(path, ignored) ? fs::canonical(path, error) : fs::path(path);
+  if (error) throw FileError(fmt::format("{} {}: is a link that leads nowhere", option, path));
+  if (fs::exists(at, ignored) && !fs::is_regular_file(at, ignored))
+    throw FileError(fmt::format("{} {}: is not a regular file", option, path));
+  return at.string();
+}
+
 void replace_file(const std::string& path, const std::string& text) {
-  const std::string fresh = path + ".new";
-  try {
-    OutputFile file(fresh, Existing::replace);
+  replace_file(path, [&](const std::string& fresh) {
+    OutputFile file(fresh);
     file.write(text);
     file.close();
+  });
+}
+
+void replace_file(const std::string& path, const std::function<void(const std::string&)>& write) {
+  const std::string fresh = path + ".new";
+  try {
+    if (::unlink(fresh.c_str()) != 0 && errno != ENOENT) fail(fresh, "cannot be replaced");
+    write(fresh);
     if (std::rename(fresh.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
     const std::size_t slash = path.rfind('/');
     sync_folder(slash == std::string::npos ? "." : path.substr(0, slash + 1));

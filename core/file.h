@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -51,6 +52,14 @@ class OutputFile {
 /// Writes and syncs `pieces`, one after the other, to `path`, replacing it. Throws FileError.
 void write_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 void write_file(const std::string& path, const std::string& text);
+
+/// The regular file that a path, the value of `option`, names or would name, behind a link. FileError if
+/// there is something else.
+std::string file_behind(const std::string& path, const char* option);
+
+/// Calls write(`path`.new), which writes and syncs that file, and renames it to `path`, so that a crash or a
+/// full disk leaves the old file.
+void replace_file(const std::string& path, const std::function<void(const std::string&)>& write);
 
 /// As write_file(), but writes `path`.new and renames it, so that a crash or a full disk leaves the old file.
 /// A `path`.new that is there already is removed, and never followed if it is a link.

@@ -86,10 +86,11 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field(
       "mean", options.mean,
-      "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
-      "training set");
-  visitor.field("std", options.std,
-                "divides them after the mean is subtracted; empty: the deviation of the training set");
+      "subtracted from each channel's pixels / 255, or from a frame's features; empty: the data set's mean "
+      "(docs/data.md), and for `images` ImageNet's");
+  visitor.field(
+      "std", options.std,
+      "divides them after the mean is subtracted; empty: the data set's deviation, as for the mean");
   const config::Range samples{.min = 0, .max = 100'000'000};
   visitor.field("train_samples", options.train_samples,
                 "the number of training samples to generate, or to use of those in the files; 0: all",

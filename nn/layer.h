@@ -107,7 +107,9 @@ class Layer {
   virtual bool backward_reads_input() const { return true; }
   virtual bool backward_reads_output() const { return false; }
   virtual bool can_fuse(Epilogue) const { return false; }
-  virtual bool sums_gradients() const { return false; }  // backward takes any number of output gradients
+  // Backward takes any number of output gradients, and may write the input's over one of them.
+  virtual bool sums_gradients() const { return false; }
+  virtual bool reads_gradients_twice() const { return false; }  // so it keeps their sum (Binding::masked)
   /// Backward computes a fused ReLU's mask from the input, if the output has one gradient and no residual is
   /// fused.
   virtual bool can_mask_by_input() const { return false; }
@@ -154,10 +156,15 @@ std::unique_ptr<Layer> make_relu_layer();
 std::unique_ptr<Layer> make_sigmoid_layer();
 std::unique_ptr<Layer> make_tanh_layer();
 std::unique_ptr<Layer> make_relu6_layer();
+std::unique_ptr<Layer> make_hardsigmoid_layer();
+std::unique_ptr<Layer> make_hardswish_layer();
+std::unique_ptr<Layer> make_silu_layer();
+std::unique_ptr<Layer> make_gelu_layer();
 std::unique_ptr<Layer> make_dropout_layer();
 std::unique_ptr<Layer> make_lrn_layer();
 std::unique_ptr<Layer> make_scale_layer();
 std::unique_ptr<Layer> make_add_layer();
+std::unique_ptr<Layer> make_multiply_layer();
 std::unique_ptr<Layer> make_embedding_layer();
 std::unique_ptr<Layer> make_lstm_layer();
 std::unique_ptr<Layer> make_concat_layer();

@@ -21,6 +21,14 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_sigmoid_layer},
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
       LayerKind{"relu6", "min(max(x, 0), 6), as in MobileNet (Howard et al. 2017)", make_relu6_layer},
+      LayerKind{"hardsigmoid", "min(max(x + 3, 0), 6) / 6, as in MobileNet v3 (Howard et al. 2019)",
+                make_hardsigmoid_layer},
+      LayerKind{"hardswish", "x times its hardsigmoid, as in MobileNet v3 (Howard et al. 2019)",
+                make_hardswish_layer},
+      LayerKind{"silu", "x times its sigmoid, also called swish (Elfwing et al. 2017)", make_silu_layer},
+      LayerKind{"gelu",
+                "x times the normal distribution's probability of less than x (Hendrycks and Gimpel 2016)",
+                make_gelu_layer},
       LayerKind{"dropout",
                 "in training sets values to 0 at random and scales the others, so that the expected value "
                 "stays the same; "
@@ -30,6 +38,11 @@ std::span<const LayerKind> layer_kinds() {
                 make_lrn_layer},
       LayerKind{"scale", "multiplies by a constant", make_scale_layer},
       LayerKind{"add", "elementwise sum of two or more inputs of one shape", make_add_layer},
+      LayerKind{
+          "multiply",
+          "elementwise product of two inputs of one shape, or of an image and a gate, (1, 1, C) or (C), "
+          "which multiplies every pixel, as in squeeze-and-excitation (Hu et al. 2017)",
+          make_multiply_layer},
       LayerKind{"concat", "joins the channels (or features) of its inputs", make_concat_layer},
       LayerKind{"max_pool", "largest value of each window", make_max_pool_layer},
       LayerKind{"average_pool", "mean of each window", make_average_pool_layer},

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/pixels.h"
 #include "core/tensor_info.h"
+#include "nn/activation.h"
 #include "nn/compute.h"
 #include "nn/shape.h"
 
@@ -141,8 +142,6 @@ struct BatchNormDesc {
   double eps = 1e-5, momentum = 0.1;
 };
 
-enum class Activation : std::uint8_t { relu, sigmoid, tanh, relu6 };
-
 /// y = x * (k + alpha / size * sum of x^2 over the `size` channels around)^-beta.
 struct LrnDesc {
   std::int64_t size = 5;
@@ -243,6 +242,9 @@ class Backend {
   virtual std::unique_ptr<Op> activation(const Binding& binding, Activation kind) = 0;
   /// The input times a constant.
   virtual std::unique_ptr<Op> scale(const Binding& binding, double factor) = 0;
+  /// The product of the two inputs. Where they are an image (H, W, C) and a gate, (1, 1, C) or (C), the gate
+  /// multiplies every pixel. The larger one is the first.
+  virtual std::unique_ptr<Op> multiply(const Binding& binding) = 0;
   /// The sum of the inputs.
   virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
   /// Joins the last dimension of the inputs. An input, or its gradient, that lies in its columns of the

@@ -94,7 +94,9 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
   v.field("nesterov", o.nesterov, "Nesterov momentum: weights move along g + mu*v instead of v");
   v.field("momentum_unit_gain", o.momentum_unit_gain,
           "as in CNTK, v = mu*v + (1-mu)*g: a rate of this convention is 1/(1-mu) times one without it");
-  v.field("weight_decay", o.weight_decay, "wd in g = g + wd*w: pulls weights towards zero", {.min = 0});
+  v.field("weight_decay", o.weight_decay,
+          "wd in g = g + wd*w, which pulls weights towards zero; adamw multiplies w by 1 - lr*wd instead",
+          {.min = 0});
   kinds_field(v, "no_decay", o.no_decay, "the kinds of tensors to which weight decay does not apply");
   v.field("clip_norm", o.clip_norm,
           "gradients are scaled so that their 2-norm over all tensors is at most this; 0: off", {.min = 0});

@@ -379,7 +379,7 @@ class Planner {
       spare = no_gradient;
     }
     const bool elementwise = main.sums_gradients();
-    if (main.is_sum() || step.residual || (elementwise && !main.can_run_in_place() && sources.size() > 1)) {
+    if (main.is_sum() || step.residual || (main.reads_gradients_twice() && sources.size() > 1)) {
       const bool alias = sources.size() == 1 && !step.relu;  // the sum's gradient is the output's
       if (alias) {
         if (step.residual) add_term(*step.residual, sources[0]);

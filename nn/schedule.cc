@@ -121,14 +121,14 @@ void fields(config::Visitor& v, ScheduleOptions& o) {
   v.choice("lr_scaling", o.lr_scaling,
            {{"none", RateScaling::none}, {"linear", RateScaling::linear}, {"sqrt", RateScaling::sqrt}},
            "lr is for lr_batch_size; linear: it is multiplied by train.batch_size / lr_batch_size, sqrt: by "
-           "the root of that. A warm-up then starts from the rate without it");
+           "the root of that. A warm-up then starts from lr as it is written, and warmup_from has no effect");
   v.field("lr_batch_size", o.lr_batch_size, "the global batch size that lr is for, with lr_scaling",
           {.min = 1, .max = max_epochs});
   v.field("warmup_epochs", o.warmup_epochs,
           "the rate rises linearly, step by step, over this many epochs; 0: no warm-up",
           {.min = 0, .max = max_epochs});
   v.field("warmup_from", o.warmup_from,
-          "the learning rate of the first step of the warm-up; with lr_scaling it is lr", {.min = 0});
+          "the learning rate of the first step of the warm-up; without effect with lr_scaling", {.min = 0});
   v.shape([] {
     ScheduleOptions none;
     RateFall linear, cosine{.cosine = true};

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -31,10 +35,27 @@ namespace {
 
 thread_local std::string last_error;
 
+/// Denormal numbers are kept in its scope, whatever the caller's thread does with them (PyTorch's
+/// set_flush_denormal): the bytes of an exchange are the same on all ranks.
+class KeptDenormals {
+#if defined(__SSE__)
+ public:
+  KeptDenormals() { _mm_setcsr(before_ & ~flush_bits); }
+  ~KeptDenormals() { _mm_setcsr(before_); }
+  KeptDenormals(const KeptDenormals&) = delete;
+  KeptDenormals& operator=(const KeptDenormals&) = delete;
+
+ private:
+  static constexpr unsigned flush_bits = 0x8040;  // flush to zero, denormals are zero
+  const unsigned before_ = _mm_getcsr();
+#endif
+};
+
 /// Runs `body` for a caller that takes no exceptions.
 template <class Body>
 int guarded(const Body& body) {
   try {
+    [[maybe_unused]] const KeptDenormals kept;
     body();
     return 0;
   } catch (const std::exception& error) {
@@ -43,13 +64,31 @@ int guarded(const Body& body) {
   return -1;
 }
 
+/// What a pointer of the caller points to.
+template <class T>
+T& at(T* pointer, const char* what) {
+  if (pointer == nullptr) throw Error(fmt::format("{} is a null pointer", what));
+  return *pointer;
+}
+MessageCoder& coder_of(lpsgd_coder* coder) {
+  return at(coder, "the coder").coder;
+}
+const MessageCoder& coder_of(const lpsgd_coder* coder) {
+  return at(coder, "the coder").coder;
+}
+
 TensorInfo tensor_info(const lpsgd_tensor& tensor) {
+  at(tensor.name, "a tensor's name");
+  at(tensor.kind, "a tensor's kind");
+  if (tensor.dimensions > 0) at(tensor.shape, "a tensor's shape");
   const std::optional<TensorKind> kind = find_tensor_kind(tensor.kind);
   if (!kind) throw Error(fmt::format("tensor {}: there is no kind '{}'", tensor.name, tensor.kind));
   TensorInfo info{tensor.name, *kind, {}, 1, 0};
   for (const std::int64_t size : std::span(tensor.shape, tensor.dimensions)) {
     info.shape.push_back(size);
-    info.elements *= size;
+    if (size < 0 || __builtin_mul_overflow(info.elements, size, &info.elements))
+      throw Error(fmt::format("tensor {}: the shape ({}) is not one of a tensor", tensor.name,
+                              fmt::join(std::span(tensor.shape, tensor.dimensions), ", ")));
   }
   return info;
 }
@@ -74,6 +113,7 @@ lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const l
   const std::vector<CodecSpec> codecs = assign_codecs(policy, tensors);
   std::vector<std::string> texts;
   for (const CodecSpec& codec : codecs) texts.push_back(to_text(codec));
+  if (options.cuda_device < -1) throw Error(fmt::format("there is no CUDA device {}", options.cuda_device));
   MessageCoder::Options message;
   message.rank = options.rank;
   message.ranks = options.ranks;
@@ -94,15 +134,17 @@ lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const l
 
 void redistribute_residuals(lpsgd_coder& of, int old_ranks, const float* const* values,
                             const std::size_t* counts) {
-  std::vector<ExchangeState> old(static_cast<std::size_t>(std::max(0, old_ranks)));
-  for (ExchangeState& state : old)
+  Redistribution all(of.tensors, of.specs, old_ranks, of.ranks, of.rank);
+  for (int r = 0; r < old_ranks; ++r) {
+    ExchangeState old;
     for (std::size_t t = 0; t < of.tensors.size(); ++t)
-      for (auto* round : {&state.round1, &state.round2}) {
+      for (auto* round : {&old.round1, &old.round2}) {
         round->emplace_back(*values, *values + *counts);
         ++values, ++counts;
       }
-  const ExchangeState mine =
-      redistribute(old, of.tensors, of.specs, of.ranks)[static_cast<std::size_t>(of.rank)];
+    all.add(old);
+  }
+  const ExchangeState mine = all.take();
   for (std::size_t t = 0; t < of.tensors.size(); ++t) {
     of.coder.set_residual(t, 1, mine.round1[t]);
     of.coder.set_residual(t, 2, mine.round2[t]);
@@ -126,77 +168,104 @@ const char* lpsgd_last_error() {
 
 int lpsgd_coder_new(const char* policy, const lpsgd_tensor* tensors, size_t count,
                     const lpsgd_options* options, lpsgd_coder** coder) {
-  return guarded([&] { *coder = lpsgd::make(policy, {tensors, count}, *options); });
+  return guarded([&] {
+    lpsgd::at(policy, "the policy");
+    if (count > 0) lpsgd::at(tensors, "the list of tensors");
+    lpsgd::at(coder, "the place for the coder") =
+        lpsgd::make(policy, {tensors, count}, lpsgd::at(options, "the options"));
+  });
 }
 void lpsgd_coder_free(lpsgd_coder* coder) {
   delete coder;
 }
 const char* lpsgd_codec_of(const lpsgd_coder* coder, size_t tensor) {
-  return tensor < coder->codecs.size() ? coder->codecs[tensor].c_str() : nullptr;
+  return coder != nullptr && tensor < coder->codecs.size() ? coder->codecs[tensor].c_str() : nullptr;
 }
 const char* lpsgd_warnings(const lpsgd_coder* coder) {
-  return coder->warnings.c_str();
+  return coder != nullptr ? coder->warnings.c_str() : "";
 }
 
 int lpsgd_add_bucket(lpsgd_coder* coder, const size_t* tensors, float* const* gradients, size_t count,
                      size_t* bucket) {
-  return guarded([&] { *bucket = coder->coder.add_bucket({tensors, tensors + count}, {gradients, count}); });
+  return guarded([&] {
+    lpsgd::at(bucket, "the place for the bucket's number");
+    if (count > 0) lpsgd::at(tensors, "a bucket's tensors"), lpsgd::at(gradients, "a bucket's gradients");
+    *bucket = lpsgd::coder_of(coder).add_bucket({tensors, tensors + count}, {gradients, count});
+  });
 }
 int lpsgd_move_bucket(lpsgd_coder* coder, size_t bucket, float* const* gradients, size_t count) {
-  return guarded([&] { coder->coder.move_bucket(bucket, {gradients, count}); });
+  return guarded([&] {
+    if (count > 0) lpsgd::at(gradients, "a bucket's gradients");
+    lpsgd::coder_of(coder).move_bucket(bucket, {gradients, count});
+  });
 }
 int lpsgd_drop_bucket(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { coder->coder.drop_bucket(bucket); });
+  return guarded([&] { lpsgd::coder_of(coder).drop_bucket(bucket); });
 }
 
 int lpsgd_message(lpsgd_coder* coder, size_t bucket, int which, int32_t rank, void** bytes, size_t* size) {
   return guarded([&] {
-    const auto message = which == lpsgd_outgoing   ? coder->coder.outgoing(bucket, rank)
-                         : which == lpsgd_incoming ? coder->coder.incoming(bucket, rank)
-                                                   : coder->coder.mean(bucket, rank);
-    *bytes = message.data();
-    *size = message.size();
+    lpsgd::MessageCoder& of = lpsgd::coder_of(coder);
+    if (which < lpsgd_outgoing || which > lpsgd_mean)
+      throw lpsgd::Error(fmt::format("there is no kind {} of messages", which));
+    const auto message = which == lpsgd_outgoing   ? of.outgoing(bucket, rank)
+                         : which == lpsgd_incoming ? of.incoming(bucket, rank)
+                                                   : of.mean(bucket, rank);
+    lpsgd::at(bytes, "the place for a message") = message.data();
+    lpsgd::at(size, "the place for its size") = message.size();
   });
 }
 
 int lpsgd_begin(lpsgd_coder* coder, uint32_t step) {
-  return guarded([&] { coder->coder.begin(step); });
+  return guarded([&] { lpsgd::coder_of(coder).begin(step); });
 }
 int lpsgd_encode(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { coder->coder.encode(bucket); });
+  return guarded([&] { lpsgd::coder_of(coder).encode(bucket); });
 }
 int lpsgd_reduce(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { coder->coder.reduce(bucket); });
+  return guarded([&] { lpsgd::coder_of(coder).reduce(bucket); });
 }
 int lpsgd_decode(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { coder->coder.decode(bucket); });
+  return guarded([&] { lpsgd::coder_of(coder).decode(bucket); });
 }
 int lpsgd_end(lpsgd_coder* coder) {
-  return guarded([&] { coder->coder.end(); });
+  return guarded([&] { lpsgd::coder_of(coder).end(); });
 }
 int lpsgd_take_seconds(lpsgd_coder* coder, double* encode, double* decode) {
   return guarded([&] {
-    const lpsgd::MessageCoder::Seconds seconds = coder->coder.take_seconds();
-    *encode = seconds.encode;
-    *decode = seconds.decode;
+    const lpsgd::MessageCoder::Seconds seconds = lpsgd::coder_of(coder).take_seconds();
+    lpsgd::at(encode, "the place for seconds") = seconds.encode;
+    lpsgd::at(decode, "the place for seconds") = seconds.decode;
   });
 }
 
 int lpsgd_get_residual(const lpsgd_coder* coder, size_t tensor, int round, float* values, size_t* count) {
   return guarded([&] {
+    const lpsgd::MessageCoder& of = lpsgd::coder_of(coder);
+    lpsgd::at(count, "a residual's number of values");
     if (values == nullptr) {
-      *count = coder->coder.residual_size(tensor, round);
+      *count = of.residual_size(tensor, round);
       return;
     }
-    const std::vector<float> residual = coder->coder.residual(tensor, round);
-    lpsgd::require(*count == residual.size(), "the memory for a residual has another size");
+    const std::vector<float> residual = of.residual(tensor, round);
+    if (*count != residual.size())
+      throw lpsgd::Error(
+          fmt::format("memory for {} values of a residual, which has {}", *count, residual.size()));
     std::ranges::copy(residual, values);
   });
 }
 int lpsgd_set_residual(lpsgd_coder* coder, size_t tensor, int round, const float* values, size_t count) {
-  return guarded([&] { coder->coder.set_residual(tensor, round, {values, count}); });
+  return guarded([&] {
+    if (count > 0) lpsgd::at(values, "a residual's values");
+    lpsgd::coder_of(coder).set_residual(tensor, round, {values, count});
+  });
 }
 int lpsgd_redistribute_residuals(lpsgd_coder* coder, int32_t old_ranks, const float* const* values,
                                  const size_t* counts) {
-  return guarded([&] { lpsgd::redistribute_residuals(*coder, old_ranks, values, counts); });
+  return guarded([&] {
+    lpsgd_coder& of = lpsgd::at(coder, "the coder");
+    lpsgd::at(values, "the list of residuals");
+    lpsgd::at(counts, "the list of their sizes");
+    lpsgd::redistribute_residuals(of, old_ranks, values, counts);
+  });
 }

@@ -53,6 +53,9 @@ Codec::Codec(const CodecSpec& spec, std::int64_t bucket, CpuIsa isa)
       kernels_(std::make_shared<CodecKernels>(entry_->kernels(isa))) {
   require(bucket >= 1, "a bucket holds at least one value");
   require(spec.options.index() == entry_->defaults.index(), "a codec with the options of another");
+  if (spec.kind == "topk" && bucket > std::int64_t{1} << 32)
+    throw Error(fmt::format("{}: a bucket of {} values; allowed are 2^32, whose indices have 32 bits",
+                            to_text(spec), bucket));
   if (const auto conflict = find_conflict(spec)) throw Error(to_text(spec) + ": " + conflict->message);
 }
 
@@ -116,7 +119,7 @@ bool Codec::reduce(const CodingJob& job, const CodingContext& context) const {
   constexpr std::int64_t cached_values = 4096, padding = 64;
   const std::int64_t part = std::min(job.n, bucket_ * std::max<std::int64_t>(1, cached_values / bucket_));
   thread_local Buffer<float> scratch;
-  const auto wanted = static_cast<std::size_t>(fused ? bucket_ + padding : part);
+  const auto wanted = static_cast<std::size_t>(fused ? std::min(bucket_, job.n) + padding : part);
   if (scratch.size() < wanted) scratch = Buffer<float>(wanted);
   return fused ? kernels_->reduce(spec_.options, context, records_of(job), scratch.data())
                : reduce_in_parts(job, context, part, scratch.data());

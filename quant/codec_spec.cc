@@ -60,7 +60,8 @@ void declare(config::Visitor& v, CodecSpec& spec, bool reading) {
   if (!row.bucketed) return;
   v.shape([&] { return bucket_shape(row); });
   v.custom(
-      "bucket", allowed_buckets(row).c_str(), "the number of consecutive values that share a scale",
+      "bucket", allowed_buckets(row).c_str(),
+      "the number of consecutive values that are encoded together, with a scale if the codec has one",
       [&](const config::Value& value, const std::string& path) {
         spec.bucket = parse_bucket(value, path, entry);
       },

@@ -34,7 +34,7 @@ struct IntervalCost {
 /// Chooses intervals + 1 levels from {0, 1/256, ..., 1}, all different, the first 0 and the last 1, that
 /// minimise the sum over cells of counts[c] * (x - lo) * (hi - x), x the centre (2c+1)/512 of cell c and lo,
 /// hi the levels around it. In integers; of equal choices the smaller levels. Writes levels[0..intervals],
-/// each times 256. 1 <= intervals <= 256; the counts' sum is below 2^46.
+/// each times 256. 1 <= intervals <= 256; the counts' sum is below 2^44.
 void choose_levels(const std::int64_t counts[256], int intervals, std::int32_t* levels);
 
 }  // namespace lpsgd

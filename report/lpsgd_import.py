@@ -108,7 +108,8 @@ def main():
     comment = [f"{options.module} of PyTorch {torch.__version__}, by lpsgd import."]
     text = network.text(name, options.input, found, comment + [f"--with {word}" for word in options.keywords])
     lines = remarks.lines(module, found)
-    with check.other_weights(module, found), tempfile.TemporaryDirectory() as scratch:
+    image = options.input if check.can_infer(options.input) else None
+    with check.other_weights(module, found, image), tempfile.TemporaryDirectory() as scratch:
         path = os.path.join(scratch, NETWORK)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -117,8 +118,8 @@ def main():
             print("lpsgd import: comparing with PyTorch; a minute for large networks", file=sys.stderr)
         check.functions(module, found, options.input, network.vocabulary(found) if options.tokens else None)
         lines.append("with other weights: scores, gradients and running statistics are the module's, in PyTorch")
-        if check.can_infer(options.input):
-            distance = check.scores(path, module, options.input, found)
+        if image:
+            distance = check.scores(path, module, image, found)
             lines.append(
                 f"with other weights: lpsgd's scores of {check.IMAGES} images are PyTorch's to {distance:.1e} "
                 "of their deviation"

@@ -13,21 +13,14 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = os.environ["LPSGD_BUILD"]
-# Of four tests b fails and c hangs.
-HANGING_CTEST = """
-import sys, time
-if "--show-only=json-v1" in sys.argv:
-    print('{"tests": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]}')
-elif "^(a|b|c|d)$" in sys.argv:
-    print("1/4 Test #1: a ........................   Passed    0.01 sec")
-    print("2/4 Test #2: b ........................***Failed    0.01 sec", flush=True)
-    time.sleep(600)
-elif "^(c|d)$" in sys.argv:
-    time.sleep(600)
-else:
-    assert "^(d)$" in sys.argv
-    with open(sys.argv[sys.argv.index("--output-junit") + 1], "w") as file:
-        file.write('<testsuite><testcase name="d" status="run"/></testsuite>')
+# Of five tests b fails, c hangs, and e is skipped on a real GPU. d has a name with spaces.
+FIVE_TESTS = """#!{python}
+import json, sys
+commands = {{"a": "exit 0", "b": "exit 3", "c": "echo begun; sleep 600", "d (1-byte <00>, 1)  # GetParam() = x": "exit 0",
+            "e": "echo '[  SKIPPED ] needs the emulated GPU'"}}
+skips = {{"name": "SKIP_REGULAR_EXPRESSION", "value": ["[[]  SKIPPED []]"]}}
+limit = {{"name": "TIMEOUT", "value": 900.0}}
+print(json.dumps({{"tests": [{{"name": n, "command": ["/bin/sh", "-c", c], "properties": [skips, limit]}} for n, c in commands.items()]}}))
 """
 NETWORKS = ["resnet20 fp32", "resnet20 tf32", "resnet20 bf16"]
 
@@ -49,33 +42,42 @@ class GpuCheck(unittest.TestCase):
         file = self.out / "results.json"
         return json.loads(file.read_text()) if file.exists() else {"rows": {}, "stages": []}
 
+    def stages(self):
+        return {stage["name"]: stage["status"] for stage in self.results()["stages"]}
+
     def test_goes_on_after_a_kill_and_after_a_part(self):
-        part = self.run_part("--rows", "1")  # ctest's first tests, in one call
+        part = self.run_part("--rows", "1")
         self.assertEqual(part.returncode, 3, part)
         self.assertIn("go on with --resume", part.stdout)
-        self.assertEqual([s["status"] for s in self.results()["stages"]], ["pass", "pass", "part"], part)
-        tests = self.results()["rows"]["tests"]
-        self.assertGreater(len(tests), 3)
-        self.assertEqual(set(tests.values()), {"run"})
+        self.assertEqual(self.stages(), {"build": "pass", "networks": "part", "tests": "part"}, part)
+        self.assertEqual(list(self.results()["rows"]["networks"]), NETWORKS[:1])
 
         process = subprocess.Popen(self.command("--resume"), stdout=subprocess.DEVNULL, start_new_session=True)
         end = time.monotonic() + 60
-        while not self.results()["rows"].get("networks") and time.monotonic() < end:
+        while len(self.results()["rows"]["networks"]) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         before = self.results()["rows"]["networks"]
-        self.assertGreater(len(before), 0)
-        self.assertEqual(list(before), NETWORKS[: len(before)])  # usually one
+        self.assertEqual(list(before), NETWORKS[: len(before)])  # usually two
+        self.assertGreater(len(before), 1)
+
+        part = self.run_part("--resume", "--rows", str(len(NETWORKS) - len(before) + 2))
+        self.assertEqual(part.returncode, 3, part)
+        self.assertEqual(self.stages(), {"build": "pass", "networks": "pass", "tests": "part"}, part)
+        tests = self.results()["rows"]["tests"]
+        self.assertEqual(list(tests.values()), ["run"] * 2)
 
         whole = self.run_part("--resume")
         self.assertEqual(whole.returncode, 0, whole)
         results = self.results()
-        self.assertEqual([s["status"] for s in results["stages"]], ["pass"] * 3)
+        self.assertEqual(set(self.stages().values()), {"pass"})
         rows = results["rows"]["networks"]
         self.assertEqual(list(rows), NETWORKS)
         self.assertEqual({k: rows[k] for k in before}, before)  # speeds: they were not measured again
-        self.assertEqual(results["rows"]["tests"], tests)
+        self.assertEqual({k: results["rows"]["tests"][k] for k in tests}, tests)
+        self.assertGreater(len(results["rows"]["tests"]), 3)
+        self.assertEqual(set(results["rows"]["tests"].values()), {"run"})
         measured = next(s for s in results["stages"] if s["name"] == "networks")["measured"]
         self.assertEqual([m["samples_per_s"] for m in measured], [rows[k]["samples_per_s"] for k in NETWORKS])
         self.assertTrue(all(m["run_of_one_step_s"] > 0 for m in measured), measured)
@@ -86,15 +88,37 @@ class GpuCheck(unittest.TestCase):
     def test_a_test_that_hangs_is_named_and_the_others_are_kept(self):
         ctest = self.out / "bin/ctest"
         ctest.parent.mkdir()
-        ctest.write_text(f"#!{sys.executable}\n{HANGING_CTEST}")
+        ctest.write_text(FIVE_TESTS.format(python=sys.executable))
         ctest.chmod(0o755)
-        part = subprocess.run(self.command("--only", "tests", "--limit", "2"), capture_output=True, text=True, check=False,
-                              env={**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"})
-        self.assertEqual(part.returncode, 1, part)
+        environment = {**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"}
+
+        def part(*more):
+            return subprocess.run(self.command("--only", "tests", *more), capture_output=True, text=True, check=False, env=environment)
+
+        # The time of a part that others have used too does not count against a test.
+        first = part("--minutes", "0.02", "--test-limit", "60")
+        self.assertEqual(first.returncode, 3, first)
+        self.assertEqual(set(self.results()["rows"]["tests"]) - {"a", "b"}, set(), first)
+        whole = part("--resume", "--test-limit", "2")
+        self.assertEqual(whole.returncode, 1, whole)
         tests = self.results()["rows"]["tests"]
-        self.assertEqual({name: state[:4] for name, state in tests.items()}, {"a": "run", "b": "fail", "c": "fail", "d": "run"})
+        self.assertEqual({name: state.split(":")[0] for name, state in tests.items()},
+                         {"a": "run", "b": "fail", "c": "fail", "d (1-byte <00>, 1)": "run", "e": "emulated"})
         self.assertRegex(tests["c"], "not done after 2 s")
-        self.assertIn("of 4 tests 2 passed; failed: b, c; not run: none", part.stdout)
+        self.assertIn("of 4 tests 2 passed; failed: b, c; not run: none", whole.stdout)
+        self.assertIn("begun", (self.out / "tests/c.log").read_text())
+
+    def test_a_test_that_has_a_part_for_itself_has_failed(self):
+        ctest = self.out / "bin/ctest"
+        ctest.parent.mkdir()
+        ctest.write_text(FIVE_TESTS.format(python=sys.executable).replace("echo begun; ", "").replace("exit 0", "sleep 600"))
+        ctest.chmod(0o755)
+        part = subprocess.run(self.command("--only", "tests", "--minutes", "0.1"), capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"})
+        self.assertEqual(part.returncode, 3, part)
+        tests = self.results()["rows"]["tests"]
+        self.assertRegex(tests["a"], "fail: not done in a part of 6 s")
+        self.assertNotIn("d (1-byte <00>, 1)", tests)
 
     def test_exchange_is_measured_over_nccl_and_mpi(self):
         part = self.run_part("--only", "exchange")

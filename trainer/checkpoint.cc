@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <map>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "core/log.h"
 #include "core/paths.h"
@@ -16,27 +18,34 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A checkpoint's files. Each is verified once: when it is first opened, unless it was before.
+/// A checkpoint's files. Each is verified once: when it is first opened, unless it was before. Two are held
+/// in memory, those that were asked for last: a run of many ranks has as many states.
 class CheckpointFiles {
  public:
   explicit CheckpointFiles(const ResumePoint& from) : from_(from) {}
 
   int ranks() const { return from_.manifest.ranks; }
+  /// Valid until two others have been asked for.
   const SafetensorsFile& model() { return open(model_file); }
   const SafetensorsFile& state(int rank) { return open(state_file(rank)); }
 
  private:
   const SafetensorsFile& open(const std::string& name) {
-    const auto [it, is_new] = opened_.try_emplace(name);
-    if (is_new) {
-      if (!from_.verified) verify(from_.manifest, from_.folder, name);
-      it->second = std::make_unique<SafetensorsFile>(from_.folder + "/" + name);
-    }
-    return *it->second;
+    const std::string path = from_.folder + "/" + name;
+    for (auto& file : opened_)
+      if (file && file->path() == path) {
+        std::swap(file, opened_[0]);
+        return *opened_[0];
+      }
+    opened_[1] = std::move(opened_[0]);
+    if (!from_.verified && verified_.insert(name).second) verify(from_.manifest, from_.folder, name);
+    opened_[0] = std::make_unique<SafetensorsFile>(path);
+    return *opened_[0];
   }
 
   const ResumePoint& from_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> opened_;
+  std::set<std::string> verified_;
+  std::array<std::unique_ptr<SafetensorsFile>, 2> opened_;  // the last one first
 };
 
 /// One old rank's state file.
@@ -195,29 +204,28 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   const bool exact = same && own_weights == local && same_blocks;
   read_arenas(files, rank, exact, state);
   CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights, .new_codecs = changed.size()};
-  std::vector<OldState> old;
   const auto in_block = static_cast<int>(state.ranks_per_block);
-  for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r) {
-    old.push_back(read_state(files, r, tensors, state.buffers));
+  const auto state_of = [&](int r) {
+    OldState old = read_state(files, r, tensors, state.buffers);
     for (const std::size_t t : changed) {
       if (!codecs[t].error_feedback) continue;
-      begin_residuals(old.back().residuals, t, tensors[t], codecs[t], r, manifest.ranks);
+      begin_residuals(old.residuals, t, tensors[t], codecs[t], r, manifest.ranks);
       if (in_block > 0)
-        begin_residuals(old.back().block_residuals, t, tensors[t], codecs[t], r % in_block, in_block);
+        begin_residuals(old.block_residuals, t, tensors[t], codecs[t], r % in_block, in_block);
     }
-  }
+    return old;
+  };
   if (same) {
-    residuals = std::move(old[0].residuals);
-    out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
-    if (block_residuals && exact) *block_residuals = std::move(old[0].block_residuals);
+    OldState old = state_of(rank);
+    residuals = std::move(old.residuals);
+    if (block_residuals && exact) *block_residuals = std::move(old.block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
-      std::copy(old[0].buffers[b].begin(), old[0].buffers[b].end(), state.buffers[b].values.begin());
-    return out;
+      std::copy(old.buffers[b].begin(), old.buffers[b].end(), state.buffers[b].values.begin());
+  } else {  // model.safetensors already gave the averaged running statistics
+    Redistribution all(tensors, codecs, manifest.ranks, ranks, rank);
+    for (int r = 0; r < manifest.ranks; ++r) all.add(state_of(r).residuals);
+    residuals = all.take();
   }
-  // model.safetensors already gave the averaged running statistics.
-  std::vector<ExchangeState> of_old_ranks;
-  for (OldState& one : old) of_old_ranks.push_back(std::move(one.residuals));
-  residuals = redistribute(of_old_ranks, tensors, codecs, ranks)[static_cast<std::size_t>(rank)];
   out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
   return out;
 }

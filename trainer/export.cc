@@ -34,17 +34,6 @@ std::map<std::string, std::string> metadata_of(const TrainedRun& run, const std:
   return out;
 }
 
-/// The regular file that a path names, or would name: a link stays a link.
-std::string file_behind(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error, ignored;
-  const fs::path at = fs::is_symlink(path, ignored) ? fs::canonical(path, error) : fs::path(path);
-  if (error) throw FileError(fmt::format("--onnx {}: is a link that leads nowhere", path));
-  if (fs::exists(at, ignored) && !fs::is_regular_file(at, ignored))
-    throw FileError(fmt::format("--onnx {}: is not a regular file", path));
-  return at.string();
-}
-
 }  // namespace
 
 std::string export_command(const ExportArguments& arguments) {
@@ -57,7 +46,7 @@ std::string export_command(const ExportArguments& arguments) {
   const std::string bytes =
       onnx_model(run.network, weights.parameters, named_buffers(run.network, weights),
                  {.has_state = arguments.state, .metadata = metadata_of(run, weights.found_in)}, &made);
-  replace_file(file_behind(arguments.onnx), bytes);
+  replace_file(file_behind(arguments.onnx, "--onnx"), bytes);
   if (arguments.json)
     return json_text({{"file", arguments.onnx},
                       {"checkpoint", weights.found_in},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/agree.h"
 #include "core/buffer.h"
 #include "core/log.h"
 #include "trainer/averaged_weights.h"
@@ -67,8 +68,10 @@ LocalStep::LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs,
     : SynchronousStep(run, codecs, network, optimizer, transport, trace, ends(fragments), run.sync.delay > 0),
       options_(run.sync),
       fragments_(std::move(fragments)),
-      outer_(make_outer_step(outer_options(run.sync), network.parameters().size(), network.stream())),
       interval_(run.sync.steps) {
+  collective_try(transport, [&] {
+    outer_ = make_outer_step(outer_options(run.sync), network.parameters().size(), network.stream());
+  });
   if (run.sync.kind == SyncKind::hierarchical_local_sgd)
     block_.emplace(run, codecs, network, transport, trace);
   if (transport.rank() == 0) warn_if_pointless(run, block_ ? block_->ranks.size : 0, transport.size());

@@ -99,7 +99,7 @@ class LocalStep final : public SynchronousStep {
 
   const SyncOptions& options_;
   const std::vector<Fragment> fragments_;  // the exchange's parts
-  const std::unique_ptr<OuterStep> outer_;
+  std::unique_ptr<OuterStep> outer_;
   std::optional<BlockLevel> block_;
   // Destroyed before the objects whose work they launch.
   CapturedSteps local_steps_;

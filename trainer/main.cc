@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   wait_without_spinning(argv);
   ask_for_short_slices();
   lpsgd::end_at_crashes();
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes, writing fails as on a full disk
   try {
     lpsgd::init_logging(0, 1);  // `train` does so again, with its rank
     return lpsgd::run_command_line({argv, argv + argc});

@@ -8,6 +8,7 @@
 #include "comm/transport.h"
 #include "core/buffer.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/safetensors.h"
 #include "quant/codec.h"
 #include "trainer/commands.h"
@@ -87,7 +88,7 @@ std::string quantize_command(const QuantizeArguments& arguments) {
     if (t.shape[1] < 1 || t.shape[1] > max_ranks)
       throw FileError(fmt::format("{}: tensor '{}' is of {} ranks; allowed: 1 to {}", arguments.in, t.name,
                                   t.shape[1], max_ranks));
-    if (t.shape[2] > 0) groups.emplace(t.shape[0], t.shape[1]);
+    if (t.shape[0] > 0 && t.shape[2] > 0) groups.emplace(t.shape[0], t.shape[1]);
   }
   std::vector<Buffer<float>> means;
   std::uint64_t wire = 0;
@@ -104,8 +105,9 @@ std::string quantize_command(const QuantizeArguments& arguments) {
   std::vector<StoredTensor> out;
   for (std::size_t t = 0; t < stored.size(); ++t)
     out.push_back({stored[t].name, {stored[t].shape[0], stored[t].shape[2]}, means[t]});
-  write_safetensors(arguments.out, out,
-                    {{"codec", to_text(codec)}, {"seed", std::to_string(arguments.seed)}});
+  replace_file(file_behind(arguments.out, "--out"), [&](const std::string& fresh) {
+    write_safetensors(fresh, out, {{"codec", to_text(codec)}, {"seed", std::to_string(arguments.seed)}});
+  });
   return fmt::format("{}: {} tensors, {}, one encoded copy {} bytes ({:.2f}x less than float32)\n",
                      arguments.out, stored.size(), to_text(codec), wire,
                      static_cast<double>(fp32) / static_cast<double>(std::max<std::uint64_t>(1, wire)));

@@ -386,11 +386,12 @@ class RankTrainer {
       log::warn("epoch {}: {}", position_.epoch + 1, text(found.bad));
       throw FileError("no sample of the test set can be read");
     });
+    const bool replicas_equal = step_->replicas_equal();
     // Weights of enormous size: the next step would fail.
     if (!std::isfinite(validation.loss))
-      throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
-                                       std::max<std::int64_t>(0, position_.step - 1)));
-    const bool replicas_equal = step_->replicas_equal();
+      throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite{}",
+                                       std::max<std::int64_t>(0, position_.step - 1),
+                                       replicas_equal ? "" : ", and the ranks' weights differ"));
     sums_.add_evaluation(now_seconds() - start, found.bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
@@ -500,9 +501,8 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
     ::_exit(1);
   } catch (const std::exception& e) {
     // A thread that hangs must not keep the message back.
-    end_process_in(8, fmt::format("rank {}: {}", transport.rank(), e.what()));
+    const ScopedProcessEnd end(8, fmt::format("rank {}: {}", transport.rank(), e.what()));
     trainer.reset();
-    let_process_live();
     throw;
   }
 }

@@ -137,6 +137,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Op> scale(const Binding& b, double factor) override {
     return make_scale(context_, b, factor);
   }
+  std::unique_ptr<Op> multiply(const Binding& b) override { return make_multiply(context_, b); }
   std::unique_ptr<Op> add(const Binding& b) override { return make_add(context_, b); }
   std::unique_ptr<Op> pool(const Binding& b, const PoolDesc& desc) override {
     return make_pool(context_, b, desc);

@@ -160,6 +160,7 @@ std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_scale(Context& context, const Binding& binding, double factor);
+std::unique_ptr<Op> make_multiply(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);

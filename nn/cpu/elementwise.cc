@@ -1,5 +1,7 @@
-// Operations that read and write every value once: activations, sums, and the order of a flattened image.
-#include <cmath>
+// Operations that read and write every value once: activations, sums, products, and the order of a flattened
+// image.
+#include <algorithm>
+#include <type_traits>
 
 #include "nn/cpu/context.h"
 
@@ -32,46 +34,84 @@ std::vector<const void*> input_values(const Binding& b) {
   return out;
 }
 
-/// Activations with bounded outputs: tanh, with derivative 1 - y^2, the logistic sigmoid, with y - y^2, or
-/// ReLU6.
+/// Any activation but ReLU, which is a sum of one term.
 template <class T>
-class BoundedOp final : public Op {
+class ActivationOp final : public Op {
  public:
-  BoundedOp(Context& context, const Binding& b, Activation kind) : context_(context), b_(b), kind_(kind) {}
+  ActivationOp(Context& context, const Binding& b, Activation kind)
+      : context_(context),
+        b_(b),
+        forward_(context.k.of<T>().activation[static_cast<std::size_t>(kind)]),
+        backward_(context.k.of<T>().activation_gradient[static_cast<std::size_t>(kind)]),
+        at_(as<T>(gradient_reads_output(kind) ? b.output : b.inputs[0].value)),
+        gradients_(context, b.output_gradients) {}
   void forward(const Pass&) override {
-    const T* x = as<T>(b_.inputs[0].value);
-    const ActivationKernels<T>& k = context_.k.of<T>();
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
-      const auto f = kind_ == Activation::tanh ? k.tanh : kind_ == Activation::sigmoid ? k.sigmoid : k.relu6;
-      f(x + first, as<T>(b_.output) + first, last - first);
+      forward_(as<T>(b_.inputs[0].value) + first, as<T>(b_.output) + first, last - first);
     });
   }
   void backward() override {
-    if (kind_ == Activation::tanh)
-      backward([](float y, float g) { return g * (1.0f - y * y); });
-    else if (kind_ == Activation::sigmoid)
-      backward([](float y, float g) { return g * (y - y * y); });
-    else
-      backward([](float y, float g) { return maths::where_below_6(y, g); });
+    context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
+      backward_(gradients_.at(t, first), gradients_.count(), at_ + first,
+                as<T>(b_.inputs[0].gradient) + first, last - first);
+    });
   }
 
  private:
-  template <class Gradient>
-  void backward(Gradient gradient) {
-    T* dx = as<T>(b_.inputs[0].gradient);
-    context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) {
-        float g = widen(as<T>(b_.output_gradients[0])[i]);
-        for (std::size_t j = 1; j < b_.output_gradients.size(); ++j)
-          g += widen(as<T>(b_.output_gradients[j])[i]);
-        dx[i] = narrow<T>(gradient(widen(as<T>(b_.output)[i]), g));
-      }
+  Context& context_;
+  Binding b_;
+  std::remove_reference_t<decltype(ActivationKernels<T>::activation[0])> forward_;
+  std::remove_reference_t<decltype(ActivationKernels<T>::activation_gradient[0])> backward_;
+  const T* at_;  // the output or the input
+  Terms<T> gradients_;
+};
+
+/// A sample of the first input is rows that are each multiplied by the same values: an image's pixels by a
+/// gate. Of two inputs of one shape it is a single row.
+template <class T>
+class MultiplyOp final : public Op {
+ public:
+  MultiplyOp(Context& context, const Binding& b)
+      : context_(context),
+        b_(b),
+        k_(context.k.of<T>()),
+        width_(elements_of(b.inputs[1].shape).value_or(0)),
+        rows_(elements_of(b.shape).value_or(0) / width_),
+        sums_(b.training && rows_ > 1 ? static_cast<std::size_t>(context.threads * width_) : 0) {}
+  void forward(const Pass&) override { multiply(b_.inputs[0].value, b_.inputs[1].value, b_.output); }
+  void backward() override {
+    const void* g = b_.output_gradients[0];
+    if (b_.inputs[0].gradient) multiply(g, b_.inputs[1].value, b_.inputs[0].gradient);
+    if (!b_.inputs[1].gradient) return;
+    if (rows_ == 1) return multiply(g, b_.inputs[0].value, b_.inputs[1].gradient);
+    samples([&](int t, std::int64_t n) {
+      float* const sum = sums_.data() + t * width_;
+      std::fill_n(sum, width_, 0.0f);
+      k_.add_products(as<T>(g) + n * rows_ * width_, as<T>(b_.inputs[0].value) + n * rows_ * width_, rows_,
+                      width_, sum);
+      k_.narrow(sum, as<T>(b_.inputs[1].gradient) + n * width_, width_);
+    });
+  }
+
+ private:
+  void multiply(const void* x, const void* factor, void* out) {
+    samples([&](int, std::int64_t n) {
+      const std::int64_t at = n * rows_ * width_;
+      k_.multiply(as<T>(x) + at, as<T>(factor) + n * width_, as<T>(out) + at, rows_, width_);
+    });
+  }
+  template <class Body>
+  void samples(const Body& body) {
+    context_.parallel(b_.batch, [&](int t, std::int64_t first, std::int64_t last) {
+      for (std::int64_t n = first; n < last; ++n) body(t, n);
     });
   }
 
   Context& context_;
   Binding b_;
-  Activation kind_;
+  const ActivationKernels<T>& k_;
+  std::int64_t width_, rows_;
+  Buffer<float> sums_;  // of each thread
 };
 
 template <class T>
@@ -194,7 +234,13 @@ std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Ac
       sum.masked = binding.inputs[0].gradient;
       return std::make_unique<AddOp<T>>(context, sum);
     }
-    return std::make_unique<BoundedOp<T>>(context, binding, kind);
+    return std::make_unique<ActivationOp<T>>(context, binding, kind);
+  });
+}
+
+std::unique_ptr<Op> make_multiply(Context& context, const Binding& binding) {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<MultiplyOp<T>>(context, binding);
   });
 }
 

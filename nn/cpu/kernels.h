@@ -9,6 +9,7 @@
 // repeat accordingly and have `width` values, too.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -72,9 +73,16 @@ struct ActivationKernels {
   /// values, or the first NaN. `argmax` may be null. count <= 65536.
   void (*window_max)(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels,
                      T* out, std::uint16_t* argmax);
-  void (*sigmoid)(const T* x, T* y, std::int64_t n);
-  void (*tanh)(const T* x, T* y, std::int64_t n);
-  void (*relu6)(const T* x, T* y, std::int64_t n);
+  /// Of each Activation: y of x, and dx of the sum of gradients and of `at` (maths::activation_gradient). dx
+  /// may be one of the gradients.
+  std::array<void (*)(const T* x, T* y, std::int64_t n), activation_kinds> activation;
+  std::array<void (*)(const T* const* gradients, int count, const T* at, T* dx, std::int64_t n),
+             activation_kinds>
+      activation_gradient;
+  /// out = x times the row `factor`, row by row.
+  void (*multiply)(const T* x, const T* factor, T* out, std::int64_t rows, std::int64_t width);
+  /// sum[c] += the sum over rows of x * y.
+  void (*add_products)(const T* x, const T* y, std::int64_t rows, std::int64_t width, float* sum);
   /// One LSTM step of one sample. `gates` holds the sums of i, f, g and o (`cells` floats each), which become
   /// their activations. c = f before + i g, output = o tanh(c).
   void (*lstm_cell)(float* gates, const float* before, float* c, T* output, std::int64_t cells);

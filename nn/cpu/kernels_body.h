@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "nn/cpu/kernels.h"
 #include "nn/cpu/kernels_lanes.h"
@@ -107,21 +108,42 @@ void window_max(const T* x, const std::int64_t* offsets, std::int64_t count, std
   });
 }
 
-template <class T>
-void sigmoid(const T* x, T* y, std::int64_t n) {
-  over_values(
-      n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::sigmoid<typename L::Maths>(L::get(x + i))); });
+template <Activation kind, class T>
+void activation(const T* x, T* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) {
+    L::put(y + i, maths::activation<kind, typename L::Maths>(L::get(x + i)));
+  });
+}
+
+template <Activation kind, class T>
+void activation_gradient(const T* const* gradients, int count, const T* at, T* dx, std::int64_t n) {
+  each_sum(gradients, count, n, [&]<class L>(std::int64_t i, typename L::V g) {
+    L::put(dx + i, maths::activation_gradient<kind, typename L::Maths>(L::get(at + i), g));
+  });
+}
+
+/// The kernels of every kind, in the order of Activation.
+template <class T, std::size_t... kinds>
+constexpr auto activation_table(std::index_sequence<kinds...>) {
+  return std::array{activation<static_cast<Activation>(kinds), T>...};
+}
+template <class T, std::size_t... kinds>
+constexpr auto activation_gradient_table(std::index_sequence<kinds...>) {
+  return std::array{activation_gradient<static_cast<Activation>(kinds), T>...};
 }
 
 template <class T>
-void tanh(const T* x, T* y, std::int64_t n) {
-  over_values(n,
-              [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
+void multiply(const T* x, const T* factor, T* out, std::int64_t rows, std::int64_t width) {
+  for (std::int64_t r = 0; r < rows; ++r, x += width, out += width)
+    over_values(width, [&]<class L>(std::int64_t c) { L::put(out + c, L::get(x + c) * L::get(factor + c)); });
 }
 
 template <class T>
-void relu6(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::relu6(L::get(x + i))); });
+void add_products(const T* x, const T* y, std::int64_t rows, std::int64_t width, float* sum) {
+  for (std::int64_t r = 0; r < rows; ++r, x += width, y += width)
+    over_values(width, [&]<class L>(std::int64_t c) {
+      L::put(sum + c, L::get(sum + c) + L::get(x + c) * L::get(y + c));
+    });
 }
 
 typedef float Eight __attribute__((vector_size(32), may_alias));
@@ -249,26 +271,28 @@ void adam(float* w, const float* g, float* m, float* v, std::int64_t n, maths::A
 }
 
 template <class T>
-constexpr ActivationKernels<T> activation_kernels{widen<T>,
-                                                  narrow<T>,
-                                                  row_moments<T>,
-                                                  normalize<T>,
-                                                  norm_gradient_sums<T>,
-                                                  norm_gradient<T>,
-                                                  sum<T>,
-                                                  add_rows<T>,
-                                                  masked_sum<T>,
-                                                  scaled_sum<T>,
-                                                  window_max<T>,
-                                                  sigmoid<T>,
-                                                  tanh<T>,
-                                                  relu6<T>,
-                                                  lstm_cell<T>,
-                                                  lstm_cell_gradient<T>,
-                                                  lrn<T>,
-                                                  lrn_gradient<T>,
-                                                  softmax_row<T>,
-                                                  softmax<T>};
+constexpr ActivationKernels<T> activation_kernels{
+    widen<T>,
+    narrow<T>,
+    row_moments<T>,
+    normalize<T>,
+    norm_gradient_sums<T>,
+    norm_gradient<T>,
+    sum<T>,
+    add_rows<T>,
+    masked_sum<T>,
+    scaled_sum<T>,
+    window_max<T>,
+    activation_table<T>(std::make_index_sequence<activation_kinds>()),
+    activation_gradient_table<T>(std::make_index_sequence<activation_kinds>()),
+    multiply<T>,
+    add_products<T>,
+    lstm_cell<T>,
+    lstm_cell_gradient<T>,
+    lrn<T>,
+    lrn_gradient<T>,
+    softmax_row<T>,
+    softmax<T>};
 
 }  // namespace
 

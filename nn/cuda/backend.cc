@@ -87,6 +87,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Op> scale(const Binding& b, double factor) override {
     return make_scale(context_, b, factor);
   }
+  std::unique_ptr<Op> multiply(const Binding& b) override { return make_multiply(context_, b); }
   std::unique_ptr<Op> add(const Binding& b) override { return make_add(context_, b); }
   std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
   std::unique_ptr<Op> dropout(const Binding& b, double probability) override {

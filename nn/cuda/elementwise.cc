@@ -1,5 +1,5 @@
-// Operations that read and write every value once: activations, sums, concatenation, and the order of a
-// flattened image.
+// Operations that read and write every value once: activations, sums, products, concatenation, and the order
+// of a flattened image.
 #include "nn/concat_parts.h"
 #include "nn/cuda/context.h"
 
@@ -79,23 +79,51 @@ class ScaleOp final : public Op {
   Terms input_, gradients_;
 };
 
-class BoundedOp final : public Op {
+class ActivationOp final : public Op {
  public:
-  BoundedOp(Context& context, const Binding& b, Bounded kind)
-      : context_(context), b_(b), kind_(kind), gradients_(terms_of(b.output_gradients)) {}
+  ActivationOp(Context& context, const Binding& b, Activation kind)
+      : context_(context),
+        b_(b),
+        kind_(kind),
+        at_(gradient_reads_output(kind) ? b.output : b.inputs[0].value),
+        gradients_(terms_of(b.output_gradients)) {}
   void forward(const Pass&) override {
-    check(launch_bounded(b_.type, kind_, b_.inputs[0].value, b_.output, b_.elements(), context_.handle()));
+    check(launch_activation(b_.type, kind_, b_.inputs[0].value, b_.output, b_.elements(), context_.handle()));
   }
   void backward() override {
-    check(launch_bounded_gradient(b_.type, kind_, gradients_, b_.output, b_.inputs[0].gradient, b_.elements(),
-                                  context_.handle()));
+    check(launch_activation_gradient(b_.type, kind_, gradients_, at_, b_.inputs[0].gradient, b_.elements(),
+                                     context_.handle()));
   }
 
  private:
   Context& context_;
   Binding b_;
-  Bounded kind_;
+  Activation kind_;
+  const void* at_;
   Terms gradients_;
+};
+
+class MultiplyOp final : public Op {
+ public:
+  MultiplyOp(Context& context, const Binding& b) : context_(context), b_(b) {
+    shape_.batch = b.batch;
+    shape_.channels = elements_of(b.inputs[1].shape).value_or(0);
+    shape_.pixels = elements_of(b.shape).value_or(0) / shape_.channels;
+  }
+  void forward(const Pass&) override {
+    check(launch_multiply(b_.type, shape_, b_.inputs[0].value, b_.inputs[1].value, b_.output,
+                          context_.handle()));
+  }
+  void backward() override {
+    check(launch_multiply_gradient(b_.type, shape_, b_.output_gradients[0], b_.inputs[0].value,
+                                   b_.inputs[1].value, b_.inputs[0].gradient, b_.inputs[1].gradient,
+                                   context_.handle()));
+  }
+
+ private:
+  Context& context_;
+  Binding b_;
+  GateShape shape_;
 };
 
 class ConcatOp final : public Op {
@@ -157,9 +185,7 @@ class ChannelsFirstOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& b, Activation kind) {
-  if (kind == Activation::sigmoid) return std::make_unique<BoundedOp>(context, b, Bounded::sigmoid);
-  if (kind == Activation::tanh) return std::make_unique<BoundedOp>(context, b, Bounded::tanh);
-  if (kind == Activation::relu6) return std::make_unique<BoundedOp>(context, b, Bounded::relu6);
+  if (kind != Activation::relu) return std::make_unique<ActivationOp>(context, b, kind);
   std::optional<Sum> backward;
   if (b.training && b.inputs[0].gradient)
     backward.emplace(context, b.type, b.inputs[0].gradient, b.output_gradients, b.output, false,
@@ -175,6 +201,10 @@ std::unique_ptr<Op> make_add(Context& context, const Binding& b) {
                      b.elements());
   return std::make_unique<SumOp>(
       Sum(context, b.type, b.output, input_values(b), nullptr, b.relu, b.elements()), std::move(backward));
+}
+
+std::unique_ptr<Op> make_multiply(Context& context, const Binding& b) {
+  return std::make_unique<MultiplyOp>(context, b);
 }
 
 std::unique_ptr<Op> make_scale(Context& context, const Binding& b, double factor) {

@@ -3,7 +3,7 @@
 //
 // Memory moved per value of b bytes, in loads and stores of 16 bytes where addresses allow:
 //   sum, scaled_sum   (terms + 1) b, with a mask b more
-//   bounded           2 b (x, y); its gradient (gradients + 2) b (y, dx)
+//   activation        2 b (x, y); its gradient (gradients + 2) b (y or x, dx)
 //   convert           the bytes of both types
 //   copy_rows         2 b
 //   bias_relu         2 b; the bias comes from cache
@@ -41,30 +41,25 @@ __global__ void scaled_sum_kernel(T* into, Terms terms, float factor, std::int64
   });
 }
 
-template <class T>
-__global__ void bounded_kernel(Bounded kind, const T* x, T* y, std::int64_t n) {
+template <Activation kind, class T>
+__global__ void activation_kernel(const T* x, T* y, std::int64_t n) {
   over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float v[V];
     load<V>(x + i, v);
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      v[k] = kind == Bounded::tanh      ? maths::tanh<One>(v[k])
-             : kind == Bounded::sigmoid ? maths::sigmoid<One>(v[k])
-                                        : maths::relu6(v[k]);
+    for (int k = 0; k < V; ++k) v[k] = maths::activation<kind, One>(v[k]);
     store<V>(y + i, v);
   });
 }
 
-template <class T>
-__global__ void bounded_gradient_kernel(Bounded kind, Terms gradients, const T* y, T* dx, std::int64_t n) {
+template <Activation kind, class T>
+__global__ void activation_gradient_kernel(Terms gradients, const T* at, T* dx, std::int64_t n) {
   over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float g[V], v[V];
     load_sum<V, T>(gradients, i, g);
-    load<V>(y + i, v);
+    load<V>(at + i, v);
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      g[k] = kind == Bounded::relu6 ? maths::where_below_6(v[k], g[k])
-                                    : g[k] * ((kind == Bounded::tanh ? 1.0f : v[k]) - v[k] * v[k]);
+    for (int k = 0; k < V; ++k) g[k] = maths::activation_gradient<kind, One>(v[k], g[k]);
     store<V>(dx + i, g);
   });
 }
@@ -126,6 +121,29 @@ void with_pack(bool packed, const Body& body) {
     body.template operator()<1>();
 }
 
+/// Calls body<kind>() for any kind but ReLU.
+template <class Body>
+void with_kind(Activation kind, const Body& body) {
+  switch (kind) {
+    case Activation::relu:
+      break;
+    case Activation::sigmoid:
+      return body.template operator()<Activation::sigmoid>();
+    case Activation::tanh:
+      return body.template operator()<Activation::tanh>();
+    case Activation::relu6:
+      return body.template operator()<Activation::relu6>();
+    case Activation::hardsigmoid:
+      return body.template operator()<Activation::hardsigmoid>();
+    case Activation::hardswish:
+      return body.template operator()<Activation::hardswish>();
+    case Activation::silu:
+      return body.template operator()<Activation::silu>();
+    case Activation::gelu:
+      return body.template operator()<Activation::gelu>();
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
@@ -144,19 +162,23 @@ cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, flo
   });
 }
 
-cudaError_t launch_bounded(DataType type, Bounded kind, const void* x, void* y, std::int64_t n,
-                           cudaStream_t stream) {
+cudaError_t launch_activation(DataType type, Activation kind, const void* x, void* y, std::int64_t n,
+                              cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(bounded_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
-    (kind, static_cast<const T*>(x), static_cast<T*>(y), n);
+    with_kind(kind, [&]<Activation one>() {
+      LPSGD_LAUNCH((activation_kernel<one, T>), blocks_for(n / pack_of<T>), block_threads, stream)
+      (static_cast<const T*>(x), static_cast<T*>(y), n);
+    });
   });
 }
 
-cudaError_t launch_bounded_gradient(DataType type, Bounded kind, const Terms& gradients, const void* y,
-                                    void* dx, std::int64_t n, cudaStream_t stream) {
+cudaError_t launch_activation_gradient(DataType type, Activation kind, const Terms& gradients, const void* at,
+                                       void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(bounded_gradient_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
-    (kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
+    with_kind(kind, [&]<Activation one>() {
+      LPSGD_LAUNCH((activation_gradient_kernel<one, T>), blocks_for(n / pack_of<T>), block_threads, stream)
+      (gradients, static_cast<const T*>(at), static_cast<T*>(dx), n);
+    });
   });
 }
 

@@ -58,11 +58,13 @@ cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void
 /// into = factor * sum of the terms. `into` may be one of them.
 cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
                               cudaStream_t stream);
-enum class Bounded : std::uint8_t { sigmoid, tanh, relu6 };
-cudaError_t launch_bounded(DataType type, Bounded kind, const void* x, void* y, std::int64_t n,
-                           cudaStream_t stream);
-cudaError_t launch_bounded_gradient(DataType type, Bounded kind, const Terms& gradients, const void* y,
-                                    void* dx, std::int64_t n, cudaStream_t stream);
+/// y of x. Of every kind but ReLU, which is a sum of one term.
+cudaError_t launch_activation(DataType type, Activation kind, const void* x, void* y, std::int64_t n,
+                              cudaStream_t stream);
+/// dx of the sum of gradients and of `at`, the output or the input (gradient_reads_output()). dx may be one
+/// of the gradients.
+cudaError_t launch_activation_gradient(DataType type, Activation kind, const Terms& gradients, const void* at,
+                                       void* dx, std::int64_t n, cudaStream_t stream);
 cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
                            cudaStream_t stream);
 /// Copies `rows` rows of `width` values. The rows are `from_stride` and `to_stride` values apart.
@@ -72,6 +74,19 @@ cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_
 /// y = relu(y + bias) on rows of `width` values. `bias` may be null, and the ReLU may be left out.
 cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
                              std::int64_t width, cudaStream_t stream);
+
+// ---- multiply.cu
+
+/// Images (batch, pixels, channels) and a gate (batch, channels). One pixel: arrays of one shape.
+struct GateShape {
+  std::int64_t batch = 0, pixels = 1, channels = 0;
+};
+/// y = x times the gate of its channel.
+cudaError_t launch_multiply(DataType type, const GateShape& shape, const void* x, const void* gate, void* y,
+                            cudaStream_t stream);
+/// dx = g * gate and dgate = the sum over pixels of g * x. One of them may be null.
+cudaError_t launch_multiply_gradient(DataType type, const GateShape& shape, const void* g, const void* x,
+                                     const void* gate, void* dx, void* dgate, cudaStream_t stream);
 
 // ---- layout.cu
 

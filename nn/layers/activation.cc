@@ -1,4 +1,4 @@
-// Elementwise activations. Their backward needs the output only, so they may work in place.
+// Elementwise activations. Those whose gradient follows from their output may work in place.
 #include "nn/layer.h"
 #include "nn/operators.h"
 #include "nn/ops.h"
@@ -6,27 +6,59 @@
 namespace lpsgd {
 namespace {
 
+using Value = OperatorWriter::Value;
+
+/// max(alpha x + beta, 0), at most 1.
+Value hard_sigmoid(OperatorWriter& out, const Value& x) {
+  return out.add("HardSigmoid", {x}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
+}
+
+Value scalar(OperatorWriter& out, const char* name, float value) {
+  return out.constant(name, {}, std::vector<float>{value});
+}
+
+/// x (1 + erf(x / sqrt(2))) / 2: this version of the operators has no Gelu.
+Value gelu(OperatorWriter& out, const Value& x) {
+  const Value erf = out.add("Erf", {out.add("Mul", {x, scalar(out, "root_of_half", 0.707106781f)})});
+  const Value twice = out.add("Add", {erf, scalar(out, "one", 1)});
+  return out.add("Mul", {x, out.add("Mul", {twice, scalar(out, "half", 0.5f)})});
+}
+
+Value operators(OperatorWriter& out, const Value& x, Activation kind) {
+  switch (kind) {
+    case Activation::relu:
+      return out.add("Relu", {x});
+    case Activation::sigmoid:
+      return out.add("Sigmoid", {x});
+    case Activation::tanh:
+      return out.add("Tanh", {x});
+    case Activation::relu6:
+      return out.add("Clip", {x, scalar(out, "least", 0), scalar(out, "most", 6)});
+    case Activation::hardsigmoid:
+      return hard_sigmoid(out, x);
+    case Activation::hardswish:
+      return out.add("Mul", {x, hard_sigmoid(out, x)});
+    case Activation::silu:
+      return out.add("Mul", {x, out.add("Sigmoid", {x})});
+    case Activation::gelu:
+      return gelu(out, x);
+  }
+  return x;
+}
+
 template <Activation kind>
 class ActivationLayer final : public Layer {
  public:
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
   bool is_relu() const override { return kind == Activation::relu; }
-  bool can_run_in_place() const override { return true; }
-  bool backward_reads_input() const override { return false; }
-  bool backward_reads_output() const override { return true; }
+  bool can_run_in_place() const override { return gradient_reads_output(kind); }
+  bool backward_reads_input() const override { return !gradient_reads_output(kind); }
+  bool backward_reads_output() const override { return gradient_reads_output(kind); }
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.activation(binding, kind);
   }
-  void write_operators(OperatorWriter& out) const override {
-    constexpr const char* names[] = {"Relu", "Sigmoid", "Tanh", "Clip"};  // in the order of Activation
-    std::vector<std::string> inputs{out.input()};
-    if constexpr (kind == Activation::relu6) {
-      inputs.push_back(out.constant("least", {}, std::vector<float>{0}));
-      inputs.push_back(out.constant("most", {}, std::vector<float>{6}));
-    }
-    out.output(out.add(names[static_cast<std::size_t>(kind)], std::move(inputs)));
-  }
+  void write_operators(OperatorWriter& out) const override { out.output(operators(out, out.input(), kind)); }
 };
 
 }  // namespace
@@ -45,6 +77,22 @@ std::unique_ptr<Layer> make_tanh_layer() {
 
 std::unique_ptr<Layer> make_relu6_layer() {
   return std::make_unique<ActivationLayer<Activation::relu6>>();
+}
+
+std::unique_ptr<Layer> make_hardsigmoid_layer() {
+  return std::make_unique<ActivationLayer<Activation::hardsigmoid>>();
+}
+
+std::unique_ptr<Layer> make_hardswish_layer() {
+  return std::make_unique<ActivationLayer<Activation::hardswish>>();
+}
+
+std::unique_ptr<Layer> make_silu_layer() {
+  return std::make_unique<ActivationLayer<Activation::silu>>();
+}
+
+std::unique_ptr<Layer> make_gelu_layer() {
+  return std::make_unique<ActivationLayer<Activation::gelu>>();
 }
 
 }  // namespace lpsgd

@@ -43,6 +43,7 @@ class BatchNormLayer final : public Layer {
   bool can_write_columns() const override { return true; }
   bool emits_gradient_rows() const override { return true; }
   bool sums_gradients() const override { return true; }
+  bool reads_gradients_twice() const override { return true; }
   bool can_mask_by_input() const override { return true; }
   bool can_recompute() const override { return true; }
 

@@ -40,12 +40,11 @@ def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, t
     timeout: of a message, a datetime.timedelta; by default PyTorch's for a new process group.
 
     Gradients become the mean over ranks: the same bits on every rank, and in every run. Returns a GradientExchange.
-    Raises ValueError on all ranks if the model or the arguments of one are not fit for it, or differ between ranks.
+    Raises ValueError on all ranks if the model or the arguments of one are not fit for it, or differ between ranks. (On
+    one rank alone if `model` is no DistributedDataParallel there, and so has no process group.)
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(f"model is a {type(model).__name__}; expected a DistributedDataParallel")
-    if getattr(model, _EXCHANGE, None) is not None:
-        raise ValueError("the gradients of this model are compressed already")
     exchange = GradientExchange(model, (codec, min_elements, rules), seed, timeout)
     try:
         model.register_comm_hook(exchange, GradientExchange.hook)
@@ -135,6 +134,8 @@ class GradientExchange:
 
     def _make_coder(self, model, policy):
         """Returns what must be equal on all ranks."""
+        if getattr(model, _EXCHANGE, None) is not None:
+            raise ValueError("the gradients of this model are compressed already")
         if not isinstance(self._seed, int) or not 0 <= self._seed < 2**32:
             raise ValueError(f"seed is {self._seed}; allowed: whole numbers from 0 to 4294967295")
         tensors = _tensors_of(model)
@@ -260,8 +261,9 @@ class GradientExchange:
             return self.load_state_dict(states[self._transport.rank])
         if not states:
             raise ValueError("the list of the exchange's states is empty")
+        self._check_state(states[0], {})
         for rank, state in enumerate(states):
-            self._check_state(state, {"rank": rank, "ranks": len(states), "step": states[0].get("step")})
+            self._check_state(state, {"rank": rank, "ranks": len(states), "step": states[0]["step"]})
         values = [value for state in states for pair in self._residuals_in(state) for value in pair]
         with self._transport.on_device():
             try:
@@ -280,8 +282,12 @@ class GradientExchange:
             raise ValueError(f"the exchange's state has no {missing[0]}")
         if type(state["step"]) is not int or not 0 <= state["step"] < 2**32:
             raise ValueError(f"the exchange's state has step {state['step']}; expected a whole number below 2^32")
-        if any(len(pair) != 2 for pair in state["residuals"].values()):
-            raise ValueError("the exchange's state has a residual of one round alone")
+        for key in ("codecs", "residuals"):
+            if not isinstance(state[key], dict):
+                raise ValueError(f"the exchange's state has {key} of type {type(state[key]).__name__}; expected a dictionary")
+        for name, pair in state["residuals"].items():
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(torch.is_tensor(value) for value in pair):
+                raise ValueError(f"the exchange's state has no residual of both rounds for {name}; expected two tensors")
         for key, value in {"format": _STATE_FORMAT, "seed": self._seed, **expected}.items():
             if state.get(key) != value:
                 raise ValueError(f"the exchange's state has {key} {state.get(key)}, here it is {value}")

@@ -7,7 +7,8 @@ import yaml
 
 PACK_BYTES = 256 << 10  # of float32
 STAGED_PACK_BYTES = 2 << 20  # on a GPU, where messages travel through the host's memory
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # of a rank's stripe
+UNIT_BYTES, LEAST_CHUNK_BYTES = 16 << 20, 1 << 16  # of all stripes; of one, whatever the number of ranks
 
 
 @dataclass
@@ -80,7 +81,8 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
                 close()
             continue
         stripes = stripe_buckets(tensor, ranks)
-        a_chunk = max(1, CHUNK_BYTES // (4 * tensor.bucket))
+        chunk_bytes = min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, UNIT_BYTES // ranks))
+        a_chunk = max(1, chunk_bytes // (4 * tensor.bucket))
         chunks = 1 if tensor.has_table else -(-max(stripes) // a_chunk)
         for i in range(chunks):
             messages = sum(s * (i + 1) // chunks > s * i // chunks for s in stripes)

@@ -3,6 +3,7 @@ normalisations whose scale is 0. The network file's layers are computed in PyTor
 training, with gradients; and by lpsgd: shapes by `lpsgd show`, class scores by `lpsgd infer`."""
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from .source import cause
 
 MEAN, DEVIATION = 0.45, 0.25  # how images are scaled here
 IMAGES = 4
+STATISTICS_SAMPLES = 8  # of the batch that running statistics are taken from
 BATCHES = 3  # of training, each with other random numbers
 SAMPLES = 3  # of a batch; not traced.BATCH
 DIFFERS = "the layers of lpsgd would not compute what the module does"
@@ -27,8 +29,9 @@ FURTHEST_SCORE = 3e-2  # of a score's deviation between images; float32 rounds t
 
 
 @contextlib.contextmanager
-def other_weights(module, network):
-    """Lends the module weights and running statistics that hide nothing."""
+def other_weights(module, network, shape=None):
+    """Lends the module weights and running statistics that hide nothing. `shape`: of an image, to which the statistics then
+    fit about: through many gates a signal that nothing normalises would fade."""
     kept = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     generator = torch.Generator().manual_seed(1)
     try:
@@ -43,28 +46,75 @@ def other_weights(module, network):
                     tensor.uniform_(0.5, 1, generator=generator)
                 else:
                     tensor.normal_(0, 0.2, generator=generator)
+            if shape is not None:
+                _measure_statistics(module, shape, generator)
         yield
     finally:
-        module.load_state_dict(kept)
+        with torch.no_grad():
+            for name, tensor in module.state_dict().items():
+                tensor.copy_(kept[name])
         module.zero_grad(set_to_none=True)
         module.eval()
 
 
+def _measure_statistics(module, shape, generator):
+    norms = [m for m in module.modules() if getattr(m, "running_var", None) is not None]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    module.train()
+    try:
+        for norm in norms:
+            norm.momentum = 1.0  # this batch's alone
+        module(torch.randn(STATISTICS_SAMPLES, *shape, generator=generator))
+    except Exception as error:
+        raise UserError(f"in training the module does not take {STATISTICS_SAMPLES} samples: {cause(error)}") from error
+    finally:
+        module.eval()
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+    for norm in norms:
+        deviation = norm.running_var.sqrt()
+        norm.running_mean += 0.2 * deviation * torch.randn(deviation.shape, generator=generator)
+        norm.running_var *= 0.5 + 1.5 * torch.rand(deviation.shape, generator=generator)
+        norm.running_var.clamp_(min=1e-3)
+
+
 def functions(module, network, shape, vocabulary):
     """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training. `vocabulary`: None,
-    or how many tokens there are. Raises UserError."""
+    or how many tokens there are. Raises UserError. In float32, and where that differs in float64: rounding errors may grow
+    in a deep network that normalises small batches."""
+    try:
+        _functions(module, network.parameters, network, shape, vocabulary)
+    except UserError:
+        if not _same_in_double(module, network, shape, vocabulary):
+            raise
+
+
+def _same_in_double(module, network, shape, vocabulary):
+    try:
+        double = copy.deepcopy(module).double()
+        own = {**dict(double.named_parameters()), **dict(double.named_buffers())}
+        parameters = {name: own[name] for name in network.parameters}
+        _functions(double, parameters, network, shape, vocabulary)
+    except Exception:  # it may differ there, too, or not compute in float64 at all
+        return False
+    return True
+
+
+def _functions(module, parameters, network, shape, vocabulary):
     for seed in range(BATCHES + 1):
         generator = torch.Generator().manual_seed(seed)
         if vocabulary:
             x = torch.randint(0, vocabulary, (SAMPLES, *shape), generator=generator)
         else:
-            x = torch.randn(SAMPLES, *shape, generator=generator)
-        _compare(module, network, x, seed > 0, seed)
+            x = torch.randn(SAMPLES, *shape, generator=generator, dtype=next(iter(parameters.values())).dtype)
+        _compare(module, parameters, network, x, seed > 0, seed)
 
 
-def _compare(module, network, x, training, seed):
+def _compare(module, parameters, network, x, training, seed):
     named = dict(module.named_parameters())
-    copies = {name: tensor.detach().clone() for name, tensor in network.parameters.items()}
+    copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
     for name, tensor in copies.items():
         tensor.requires_grad_(training and name in named and named[name].requires_grad)
     module.zero_grad(set_to_none=True)
@@ -133,12 +183,23 @@ def can_infer(shape):
     return len(shape) == 3 and shape[0] in (1, 3)
 
 
+def _images(height, width, channels):
+    """Random, and different as a whole, too: noise alone has the same mean everywhere, which is all that is left of it after
+    a global pooling. (IMAGES, H, W, C), bytes."""
+    generator = torch.Generator().manual_seed(1)
+    coarse = torch.rand(IMAGES, channels, 3, 3, generator=generator)
+    coarse = torch.nn.functional.interpolate(coarse, (height, width)).permute(0, 2, 3, 1)
+    contrast = torch.rand(IMAGES, 1, 1, 1, generator=generator)
+    noise = torch.rand(IMAGES, height, width, channels, generator=generator) - 0.5
+    return ((coarse + contrast * noise).clamp(0, 1) * 255).to(torch.int64)
+
+
 def scores(path, module, shape, network):
     """Of random images: the largest difference between the class scores that the module and `lpsgd infer` give, over a
     score's standard deviation between the images. `path`: of the network file."""
     channels, height, width = shape
     (classes,) = network.layers[-1].output.shape
-    pixels = torch.randint(0, 256, (IMAGES, height, width, channels), generator=torch.Generator().manual_seed(1))
+    pixels = _images(height, width, channels)
     with tempfile.TemporaryDirectory() as scratch:
         images = []
         for number, image in enumerate(pixels):  # a format that needs no library

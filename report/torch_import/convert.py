@@ -33,7 +33,8 @@ class Converter:
             except Unfit as error:
                 self.network.problems.setdefault(str(error), []).append(self._place(node))
                 # so that what follows is looked at, too
-                found = Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
+                is_value = node.op == "get_attr"
+                found = None if is_value else Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
             changed = layers.changed_by(node, self._traced.module)
             if changed is not None:  # later readers of its input read its output
                 before = self._found[changed.name]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .network import Output, Unfit
+from .network import Gate, Output, Unfit
 
 WITHOUT_LAYER = "no layer of lpsgd computes it"
 ACTIVATIONS = {
@@ -14,6 +14,9 @@ ACTIVATIONS = {
     "sigmoid": (nn.Sigmoid, torch.sigmoid, functional.sigmoid, "sigmoid", "sigmoid_"),
     "tanh": (nn.Tanh, torch.tanh, functional.tanh, "tanh", "tanh_"),
     "relu6": (nn.ReLU6, functional.relu6),
+    "hardsigmoid": (nn.Hardsigmoid, functional.hardsigmoid),
+    "hardswish": (nn.Hardswish, functional.hardswish),
+    "silu": (nn.SiLU, functional.silu),
 }
 MOST_DROPPED = 0.999
 
@@ -37,6 +40,8 @@ def tensor(value, dimensions=None):
     """The output of a layer, of so many dimensions a sample."""
     if not isinstance(value, Output):
         raise Unfit(f"an input that is not the output of a layer: {type(value).__name__}")
+    if isinstance(value, Gate):
+        raise Unfit("reads one value for each channel as an image; in lpsgd only a product of two layers does")
     if dimensions is not None and len(value.shape) != dimensions:
         raise Unfit(f"a sample of its input has the shape {value.shape}; such a layer takes {dimensions} dimensions")
     return value
@@ -134,6 +139,16 @@ def activation(kind):
     return convert
 
 
+def gelu(to, node, x, approximate="none"):
+    must(approximate == "none", f"approximate='{approximate}'; lpsgd's gelu is the exact one")
+    return to.emit(node, "gelu", [tensor(x)])
+
+
+def stochastic_depth(to, node, x, p, mode, training=True):
+    must(p == 0 or not training, f"stochastic depth with p={p}: {WITHOUT_LAYER}; torchvision's take --with stochastic_depth_prob=0")
+    return tensor(x)
+
+
 def dropout(to, node, x, p=0.5, training=True, inplace=False):
     if p == 0 or not training or to.is_evaluating(node):
         return tensor(x)
@@ -204,9 +219,14 @@ def adaptive(kind):
 
 def reshape(to, node, x, *_, **__):
     """view, reshape, flatten: by the shapes alone, as the order of the values stays."""
-    before, after = tensor(x).shape, to.shape(node)
+    after = to.shape(node)
+    if isinstance(x, Gate) and after == x.shape[:1]:
+        return Output(x.layer, after)
+    before = tensor(x).shape
     if before == after:
         return x
+    if len(before) == 1 and after == (*before, 1, 1):
+        return Gate(x.layer, after)
     must(len(before) == 3 and len(after) == 1, f"reshapes {before} to {after}; lpsgd only flattens images to features")
     return to.emit(node, "flatten", [x])
 
@@ -223,15 +243,35 @@ def add(to, node, x, y, alpha=1):
     must(alpha == 1, f"alpha={alpha}; lpsgd adds without factors")
     for one in (x, y):
         must(isinstance(one, Output), "adds something that is not the output of a layer")
+        tensor(one)
     must(x.shape == y.shape, f"adds {x.shape} and {y.shape}; lpsgd adds equal shapes")
     return to.emit(node, "add", [x, y])
 
 
+def expand(to, node, x, *_):
+    """To an image of more pixels, as a product does by itself."""
+    must(isinstance(x, Output) and x.shape[1:] == (1, 1), "repeats values; lpsgd does so in a product with one pixel")
+    return Gate(x.layer, to.shape(node))
+
+
 def multiply(to, node, x, y):
+    if isinstance(x, Output) and isinstance(y, Output):
+        return _product(to, node, x, y)
     if isinstance(y, Output):
         x, y = y, x
-    must(isinstance(y, (int, float)), "multiplies outputs of layers; lpsgd multiplies by a constant")
+    must(isinstance(y, (int, float)), "multiplies by something that is neither a layer's output nor a constant")
     return to.emit(node, "scale", [tensor(x)], factor=float(y))
+
+
+def _product(to, node, x, y):
+    def gates(gate, image):
+        fits = gate.shape[:1] == image.shape[:1] and gate.shape[1:] in ((1, 1), image.shape[1:])
+        return len(image.shape) == 3 and not isinstance(image, Gate) and fits
+
+    same = x.shape == y.shape and not isinstance(x, Gate) and not isinstance(y, Gate)
+    must(same or gates(x, y) or gates(y, x),
+         f"multiplies {x.shape} and {y.shape}; lpsgd multiplies equal shapes, or an image by one value for each channel")
+    return to.emit(node, "multiply", [x, y])
 
 
 def divide(to, node, x, y, rounding_mode=None):
@@ -291,6 +331,7 @@ MODULES = {
     nn.BatchNorm2d: batch_norm,
     nn.Embedding: embedding,
     nn.LSTM: lstm,
+    nn.GELU: attributes(gelu, "approximate"),
     nn.Dropout: attributes(dropout, "p"),
     nn.LocalResponseNorm: attributes(lrn, "size", "alpha", "beta", "k"),
     nn.MaxPool2d: attributes(
@@ -307,6 +348,7 @@ MODULES = {
     nn.LogSoftmax: attributes(ending(torch.log_softmax), "dim"),
 }
 FUNCTIONS = {
+    functional.gelu: gelu,
     functional.dropout: dropout,
     functional.local_response_norm: lrn,
     functional.max_pool2d: max_pool,
@@ -339,6 +381,7 @@ METHODS = {
     **dict.fromkeys(("view", "reshape", "flatten", "squeeze"), reshape),
     **dict.fromkeys(("contiguous", "float"), nothing),
     "clone": copy,
+    **dict.fromkeys(("expand", "expand_as"), expand),
     **dict.fromkeys(("add", "add_"), add),
     **dict.fromkeys(("mul", "mul_"), multiply),
     **dict.fromkeys(("div", "div_"), divide),
@@ -355,7 +398,11 @@ for _kind, _same in ACTIVATIONS.items():
 
 
 IN_PLACE = {torch.relu_, functional.relu_, operator.iadd, operator.imul, operator.itruediv}
-INPLACE_ARGUMENT = {functional.relu: 1, functional.relu6: 1, functional.dropout: 3}  # where it stands without its name
+INPLACE_ARGUMENT = {  # where it stands without its name
+    **dict.fromkeys((functional.relu, functional.relu6, functional.hardsigmoid, functional.hardswish, functional.silu), 1),
+    functional.dropout: 3,
+}
+BY_NAME = {"stochastic_depth": stochastic_depth}  # functions of torchvision, which need not be installed
 
 
 def module_of(node, root):
@@ -398,9 +445,9 @@ def of_module(module):
 
 def of_function(node):
     """Raises Unfit."""
-    handler = (METHODS if node.op == "call_method" else FUNCTIONS).get(node.target)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    handler = (METHODS if node.op == "call_method" else FUNCTIONS).get(node.target) or BY_NAME.get(name)
     if handler is None:
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         raise Unfit(f"{name}(): {WITHOUT_LAYER}")
     return handler
 

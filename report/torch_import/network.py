@@ -17,6 +17,11 @@ class Output:
     shape: tuple
 
 
+@dataclass(frozen=True)
+class Gate(Output):
+    """What a layer gives, one value for each channel, seen as an image of another size. Only a product can read it so."""
+
+
 @dataclass
 class Layer:
     kind: str

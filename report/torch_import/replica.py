@@ -55,6 +55,11 @@ def _add(inputs, own, training):
     return total
 
 
+def _multiply(inputs, own, training):
+    a, b = (one[:, :, None, None] if one.dim() == 2 and other.dim() == 4 else one for one, other in (inputs, inputs[::-1]))
+    return a * b
+
+
 ORDER = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_hr_l0")  # torch.lstm's
 LAYERS = {
     "conv": _conv,
@@ -64,12 +69,17 @@ LAYERS = {
     "embedding": lambda i, own, training, vocabulary, dimension: functional.embedding(i[0], own["weight"]),
     "relu": lambda i, own, training: functional.relu(i[0]),
     "relu6": lambda i, own, training: functional.relu6(i[0]),
+    "hardsigmoid": lambda i, own, training: functional.hardsigmoid(i[0]),
+    "hardswish": lambda i, own, training: functional.hardswish(i[0]),
+    "silu": lambda i, own, training: functional.silu(i[0]),
+    "gelu": lambda i, own, training: functional.gelu(i[0]),
     "sigmoid": lambda i, own, training: torch.sigmoid(i[0]),
     "tanh": lambda i, own, training: torch.tanh(i[0]),
     "dropout": lambda i, own, training, probability=0.5: functional.dropout(i[0], probability, training),
     "lrn": _lrn,
     "scale": lambda i, own, training, factor: i[0] * factor,
     "add": _add,
+    "multiply": _multiply,
     "concat": lambda i, own, training: torch.cat(i, dim=1),
     "max_pool": _max_pool,
     "average_pool": _average_pool,

@@ -247,8 +247,7 @@ void bytes_are_those_announced(Transport& transport, const std::string& codec, C
   const ExchangeSetup setup = make_setup(codec);
   double announced = 0;
   for (std::size_t t = 0; t < setup.tensors.size(); ++t)
-    announced += static_cast<double>(wire_bytes(setup.tensors[t], setup.codecs[t],
-                                                collective == Collective::simulated ? 1 : transport.size()));
+    announced += static_cast<double>(wire_bytes(setup.tensors[t], setup.codecs[t], transport.size()));
   EXPECT_TRUE(codec != "none" || announced == 4.0 * static_cast<double>(setup.elements()));
   for (ExchangeOptions options : all_options(setup)) {
     options.collective = collective;

@@ -118,6 +118,7 @@ class Collector final : public Backend {
   std::unique_ptr<Op> batch_norm(const Binding&, const BatchNormDesc&) override { return nullptr; }
   std::unique_ptr<Op> activation(const Binding&, Activation) override { return nullptr; }
   std::unique_ptr<Op> scale(const Binding&, double) override { return nullptr; }
+  std::unique_ptr<Op> multiply(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> add(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> concat(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> dropout(const Binding&, double) override { return nullptr; }

@@ -80,9 +80,14 @@ class Results {
     const std::array<std::int64_t, 3> offsets{0, n_, 2 * n_};
     argmax.resize(static_cast<std::size_t>(n_));
     k.window_max(image.data(), offsets.data(), 3, n_, out(), argmax.data());
-    k.sigmoid(x.data(), out(), n_);
-    k.tanh(x.data(), out(), n_);
-    k.relu6(x.data(), out(), n_);
+    for (std::size_t kind = 0; kind < activation_kinds; ++kind) {
+      const std::array<const T*, 3> gradients{g.data(), r.data(), g.data()};
+      k.activation[kind](x.data(), out(), n_);
+      for (const int count : {1, 2, 3})
+        k.activation_gradient[kind](gradients.data(), count, x.data(), out(), n_);
+    }
+    k.multiply(x.data(), r.data(), out(), rows_, width_);
+    k.add_products(x.data(), g.data(), rows_, width_, number(width_));
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
     k.lstm_cell(gates.data(), before.data(), cells.data(), out(), width_);
     std::vector<T> sums_gradient(gates.size());

@@ -2,8 +2,10 @@
 // layer and a flatten, so that the logits are the layer's output.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "tests/nn/layer_fixture.h"
 
@@ -175,6 +177,56 @@ TEST(Forward, SigmoidAndTanhOverTheirRange) {
     f.network.forward_train({f.inputs, f.labels}, 0);
     EXPECT_TRUE(std::isnan(f.network.logits()[0]));
   }
+}
+
+/// Over their range, and at their kinks.
+TEST(Forward, ActivationsThatReadTheirInput) {
+  const auto hardsigmoid = [](double x) { return std::clamp(x + 3, 0.0, 6.0) / 6; };
+  const std::map<std::string, std::function<double(double)>> definitions{
+      {"hardsigmoid", hardsigmoid},
+      {"hardswish", [&](double x) { return x * hardsigmoid(x); }},
+      {"silu", [](double x) { return x / (1 + std::exp(-x)); }},
+      {"gelu", [](double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }}};
+  for (const auto& [kind, definition] : definitions) {
+    SCOPED_TRACE(kind);
+    LayerFixture f("input: [64]\nclasses: 64\nlayers: [" + kind + "]", 21);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i)
+      f.inputs[i] = -15.0f + 30.0f * static_cast<float>(i) / static_cast<float>(f.inputs.size());
+    const std::vector<float> kinks = {-3.0f, 3.0f, 0.0f, -2.9999998f, 2.9999998f, 1e-20f, -1e-20f, 1e30f};
+    std::ranges::copy(kinks, f.inputs.begin());
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+      const auto x = static_cast<double>(f.inputs[i]);
+      EXPECT_NEAR(static_cast<double>(f.network.logits()[i]), definition(x),
+                  4e-7 * std::min(1.0, std::abs(x)) + 2e-7 * std::abs(definition(x)))
+          << x;
+    }
+    f.inputs[0] = std::nanf("");
+    f.inputs[1] = std::numeric_limits<float>::infinity();
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    EXPECT_TRUE(std::isnan(f.network.logits()[0]));
+    EXPECT_EQ(f.network.logits()[1], kind == "hardsigmoid" ? 1 : std::numeric_limits<float>::infinity());
+  }
+}
+
+TEST(Forward, Multiply) {
+  const auto check = [](const std::string& others, const std::string& inputs, bool has_gate) {
+    LayerFixture f("input: [5, 3, 4]\nclasses: 60\nlayers:\n  - {scale: x, factor: 1}\n" + others +
+                       "  - {multiply: m, input: " + inputs + "}\n  - flatten\n",
+                   3);
+    check_forward(f, true, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+      double largest = -1e30;
+      for (std::int64_t i = 0; i < 5; ++i)
+        for (std::int64_t j = 0; j < 3; ++j) largest = std::max(largest, read(f, n, i, j, c, 0));
+      const double v = read(f, n, y, x, c, 0);
+      return v * (has_gate ? largest : v);
+    });
+  };
+  check("  - {max_pool: p}\n", "[x, p]", true);
+  check("  - {max_pool: p}\n", "[p, x]", true);
+  check("  - {max_pool: p}\n  - {flatten: v}\n", "[v, x]", true);
+  check("  - {max_pool: p}\n  - {flatten: v}\n", "[x, v]", true);
+  check("", "[x, x]", false);
 }
 
 /// The mask is random and scaled. It differs in every step and layer, is off in evaluation, and does not

@@ -103,6 +103,39 @@ TEST(Gradients, Scale) {
   check_gradients("input: [7]\nclasses: 3\nlayers: [{dense: a, units: 3}, {scale: c, factor: 0.125}]", 5);
 }
 
+TEST(Gradients, ActivationsThatReadTheirInput) {
+  for (const std::string kind : {"silu", "gelu", "hardswish", "hardsigmoid"}) {
+    SCOPED_TRACE(kind);
+    // Several gradients, of which one is written over; and an input that another layer reads, too.
+    check_gradients(network("[4, 3, 3]", "  - {conv: c, filters: 5, kernel: 1}\n  - {" + kind + ": a}\n"));
+    check_gradients(network("[4, 3, 3]", "  - {conv: c, filters: 5, kernel: 1}\n  - {" + kind +
+                                             ": a}\n  - {add: s, input: [a, a, c]}\n"));
+    check_gradients("input: [7]\nclasses: 3\nlayers: [{dense: a, units: 3}, " + kind + "]", 5);
+  }
+}
+
+TEST(Gradients, Products) {
+  check_gradients(
+      network("[4, 3, 3]", "  - {conv: c, filters: 4, kernel: 1}\n  - {multiply: m, input: [c, smooth]}\n"));
+  check_gradients(network("[4, 3, 3]", "  - {multiply: m, input: [smooth, smooth]}\n"));
+  const std::string gate = "  - {average_pool: p}\n  - {conv: g, filters: 4, kernel: 1}\n  - {sigmoid: s}\n";
+  check_gradients(network("[4, 3, 3]", gate + "  - {multiply: m, input: [s, smooth]}\n"));
+  check_gradients(network("[4, 3, 3]", gate + "  - {multiply: m, input: [smooth, s]}\n"
+                                              "  - {add: t, input: [m, m, smooth]}\n"));
+  const std::string flat = "  - {average_pool: p}\n  - flatten\n  - {dense: g, units: 4}\n  - {sigmoid: s}\n";
+  check_gradients(
+      "input: [4, 3, 3]\nclasses: 3\nlayers:\n  - {conv: first, filters: 4, kernel: 1}\n  - {tanh: "
+      "smooth}\n" +
+      flat +
+      "  - {multiply: m, input: [smooth, s]}\n  - {flatten: f}\n  - {dense: fc, "
+      "units: 3}\n");
+  // A gate without gradient, and an image without one.
+  check_gradients(
+      "input: [4]\nclasses: 3\nlayers: [{dense: a, units: 4}, {multiply: m, input: [a, in]}, {dense: b, "
+      "units: 3}]",
+      5);
+}
+
 TEST(Gradients, Dropout) {
   check_gradients(network("[4, 3, 3]", "  - {dropout: d, probability: 0.3}\n"));
   check_gradients(network("[4, 3, 3]", "  - {dropout: d}\n  - {add: s, input: [d, d, smooth]}\n"));

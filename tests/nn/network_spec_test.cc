@@ -186,6 +186,12 @@ TEST(NetworkSpec, MisfitsNameTheLayerAndTheLine) {
             "net.yaml:4:5: layer 'p': pad 2x2 is more than half the kernel 3x3");
   EXPECT_EQ(error_of("input: [4]\nclasses: 3\nlayers: [{dense: d, units: 2}]\n"),
             "net.yaml:3:10: layer 'd': the last layer gives (2), but the network has 3 classes");
+  EXPECT_EQ(layers_error("  - {multiply: m, input: [in]}\n"),
+            "net.yaml:4:5: layer 'm': takes two inputs, got 1");
+  EXPECT_EQ(
+      layers_error("  - {conv: c, filters: 2, kernel: 1}\n  - {multiply: m, input: [c, in]}\n"),
+      "net.yaml:5:5: layer 'm': inputs (8, 8, 2) and (8, 8, 4) differ, and neither has one value for each "
+      "channel of the other, as (1, 1, C) or (C)");
   EXPECT_EQ(layers_error("  - {relu: a}\n  - {relu: b, input: in}\n"),
             "net.yaml:4:5: layer 'a': nothing reads its output");
 }
@@ -194,8 +200,8 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, relu, sigmoid, tanh, relu6, dropout, lrn, scale, add, concat, max_pool, "
-      "average_pool, flatten");
+      "lstm, embedding, batch_norm, relu, sigmoid, tanh, relu6, hardsigmoid, hardswish, silu, gelu, dropout, "
+      "lrn, scale, add, multiply, concat, max_pool, average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:15: c.filter: unknown key, did you mean 'filters'?; allowed here: conv, input, if, "
             "filters, "

@@ -1,6 +1,8 @@
 """Runs an ONNX model by the definitions of its operators (https://onnx.ai/onnx/operators), in float64. Slow, and
 only for the operators that lpsgd writes."""
 
+import math
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx import numpy_helper
@@ -93,6 +95,8 @@ OPERATORS = {
     "BatchNormalization": batch_norm,
     "Concat": lambda a, *x: np.concatenate(x, a["axis"]),
     "Conv": conv,
+    "Erf": lambda a, x: np.vectorize(math.erf)(x),
+    "HardSigmoid": lambda a, x: np.clip(a["alpha"] * x + a["beta"], 0, 1),
     "Div": lambda a, x, y: x / y,
     "Flatten": lambda a, x: x.reshape(x.shape[0], -1),
     "Gather": lambda a, x, i: x[i.astype(int)],

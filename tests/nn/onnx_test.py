@@ -62,7 +62,17 @@ layers:
   - {average_pool: r, input: sigmoid, kernel: 2, stride: [2, 2], pad: 1}
   - {tanh: t, input: p}
   - {add: s, input: [m, t, p]}
-  - {concat: c, input: [m, p, s, q, r]}
+  - {hardswish: hw, input: q}
+  - {silu: si, input: r}
+  - {gelu: ge, input: t}
+  - {hardsigmoid: hs, input: l}
+  - {average_pool: g1, input: hs}
+  - {multiply: m1, input: [p, g1]}
+  - {flatten: g2, input: g1}
+  - {dense: gate, units: 16}
+  - {multiply: m2, input: [gate, m1]}
+  - {multiply: m3, input: [ge, s]}
+  - {concat: c, input: [m, p, s, hw, si, ge, m2, m3]}
   - {batch_norm: b, eps: 0.01}
   - {lrn: l2, size: 5, alpha: 1.0}
   - {dropout: d1, probability: 0.5}

@@ -134,17 +134,33 @@ void add_elementwise(Cases& out) {
   for (const auto& [name, kind] : {std::pair{"relu", Activation::relu},
                                    {"sigmoid", Activation::sigmoid},
                                    {"tanh", Activation::tanh},
-                                   {"relu6", Activation::relu6}}) {
+                                   {"relu6", Activation::relu6},
+                                   {"hardsigmoid", Activation::hardsigmoid},
+                                   {"hardswish", Activation::hardswish},
+                                   {"silu", Activation::silu},
+                                   {"gelu", Activation::gelu}}) {
     const auto make = [kind = kind](Backend& backend, const Binding& b) {
       return backend.activation(b, kind);
     };
-    const float range = kind == Activation::relu6 ? 12 : 1;
+    const bool has_kinks = kind == Activation::relu6 || kind >= Activation::hardsigmoid;
+    const float range = has_kinks ? 12 : 1;
     add(name, 3, {5, 7, 3}, 1, 1, make).range = range;
     add(name, 8, {64}, 1, 3, make).range = range;
+    if (!gradient_reads_output(kind)) continue;
     OperationCase& in_place = add(std::string(name) + " in place", 8, {33}, 1, 2, make);
     in_place.range = range;
     in_place.in_place = true;
   }
+  const auto multiply = [](Backend& backend, const Binding& b) { return backend.multiply(b); };
+  add("multiply", 3, {5, 7, 3}, 2, 1, multiply);
+  add("multiply", 5, {64}, 2, 1, multiply);
+  for (const Shape& image : {Shape{5, 7, 3}, Shape{1, 2, 8}, Shape{9, 9, 16}, Shape{20, 21, 136},
+                             Shape{3, 1, 77}, Shape{40, 40, 4}})
+    for (const bool flat : {false, true}) {
+      OperationCase& gate =
+          add(flat ? "multiply by features" : "multiply by a gate", 4, image, 2, 1, multiply);
+      gate.inputs[1] = flat ? Shape{image[2]} : Shape{1, 1, image[2]};
+    }
   const auto sum = [](Backend& backend, const Binding& b) { return backend.add(b); };
   for (const bool relu : {false, true}) {
     OperationCase& two = add(relu ? "add relu" : "add", 3, {5, 7, 3}, 2, 1, sum);

@@ -70,7 +70,11 @@ class HookTest(unittest.TestCase):
             )
             for rank in range(ranks)
         ]
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        try:
+            outputs = [process.communicate(timeout=120)[0] for process in processes]
+        finally:  # ranks that hang would keep the GPU, or the cores, from the other tests
+            for process in processes:
+                process.kill()
         for rank, process in enumerate(processes):
             if rank in dead:
                 self.assertEqual(process.returncode, -signal.SIGKILL, outputs[rank])
@@ -105,7 +109,8 @@ class HookTest(unittest.TestCase):
                 )
 
     def test_means_are_those_of_quantize(self):
-        for ranks, codecs in ((1, CODECS[1:4]), (2, CODECS), (3, CODECS[:5])):
+        # On a GPU each start takes seconds, and the codecs have tests of their own there.
+        for ranks, codecs in ((2, CODECS[:5]),) if DEVICE == "cuda" else ((1, CODECS[1:4]), (2, CODECS), (3, CODECS[:5])):
             gradients = self.gradients(ranks, 4)
             for codec in codecs:
                 with self.subTest(ranks=ranks, codec=codec):
@@ -282,7 +287,10 @@ class HookTest(unittest.TestCase):
             ("type", "is a int; expected what state_dict() returned"),
             ("keys", "has no residuals"),
             ("step", "has step -1; expected a whole number below 2^32"),
-            ("rounds", "has a residual of one round alone"),
+            ("no dictionary", "has residuals of type list; expected a dictionary"),
+            ("no tensors", "has no residual of both rounds for tensors.0; expected two tensors"),
+            ("list", "is a int; expected what state_dict() returned"),
+            ("rounds", "has no residual of both rounds for tensors.0; expected two tensors"),
         ):
             self.assertEqual(errors[f"state {name}"], f"ValueError: the exchange's state {message}")
         self.assertEqual([errors[name] for name in ("close", "close again", "state afterwards")], [None, None, 1])

@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.b = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.even = nn.Conv2d(4, 4, 2, padding="same")
         self.norm = nn.BatchNorm2d(4, affine=False)
-        self.act = nn.GELU()
+        self.act = nn.Mish()
         self.drop = nn.Dropout2d()
         self.again = nn.Conv2d(4, 4, 1)
         self.tied = nn.Conv2d(4, 4, 1)
@@ -54,14 +54,14 @@ class Refused(ImportTest):
             "  b: padding_mode='reflect'; lpsgd pads with zeros",
             "  even: padding='same' of an even kernel, (2, 2): its two sides differ",
             "  norm: affine=False; lpsgd's batch normalisation has a weight and a bias",
-            "  act, act: GELU: no layer of lpsgd computes it",
+            "  act, act: Mish: no layer of lpsgd computes it",
             "  drop: Dropout2d: no layer of lpsgd computes it",
             "  transpose: transpose(): no layer of lpsgd computes it",
             "  again: is called twice, but a layer of lpsgd is computed once, and shares no parameters",
             "  tied: has a parameter of again, but layers of lpsgd share none",
             "  bent: has hooks or parametrizations, which change what it computes",
             "  scale: a tensor that belongs to no layer",
-            "  mul: multiplies outputs of layers; lpsgd multiplies by a constant",
+            "  mul: multiplies by something that is neither a layer's output nor a constant",
             "  pool: pools (12, 12) to (5, 5) with windows of several sizes; lpsgd's have one size",
             "  softmax: a softmax inside the network; lpsgd has one only in the loss",
         ])
@@ -73,6 +73,29 @@ class Refused(ImportTest):
         self.assertIn(expected, err)
         self.assertEqual(err.count("\n"), 1, err)
         self.assertFalse((self.root / out).exists())
+
+    def test_products_and_gelu(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU("tanh")
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.act(x)
+        rows = x.mean([2, 3], keepdim=True)
+        y = F.avg_pool2d(x, (4, 1)) * x
+        z = (rows.expand(-1, -1, 4, 4) + x) * rows
+        return self.fc((y + z).mean([2, 3]))
+"""
+        status, said, err = self.run_import(text, "--input", "8,4,4", name="Net")
+        self.assertEqual((status, said), (2, ""))
+        self.assertEqual(err.splitlines()[1:], [
+            "  act: approximate='tanh'; lpsgd's gelu is the exact one",
+            "  mul: multiplies (8, 1, 4) and (8, 4, 4); lpsgd multiplies equal shapes, or an image by one value for each channel",
+            "  add: reads one value for each channel as an image; in lpsgd only a product of two layers does",
+        ])
 
     def test_mistakes(self):
         image = ("--input", "3,21,10")

@@ -72,6 +72,48 @@ def make(classes=7):
     return settle(Net(classes))
 """
 
+# What the mobile networks after 2018 consist of: activations that read their input, and gates of all forms.
+GATES = HEAD + """
+class Excite(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Sequential(nn.Linear(channels, 4), nn.Hardswish(inplace=True), nn.Linear(4, channels), nn.Sigmoid())
+
+    def forward(self, x):
+        b, c, _, _ = x.size()
+        y = self.fc(self.pool(x).view(b, c)).view(b, c, 1, 1)
+        return x * y.expand_as(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+        self.excite = Excite(8)
+        self.squeeze = nn.Conv2d(8, 3, 1)
+        self.expand = nn.Conv2d(3, 8, 1)
+        self.gate = nn.Hardsigmoid()
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.act, self.last = nn.SiLU(), nn.GELU()
+        self.fc = nn.Linear(8 * 6 * 5, 5)
+
+    def forward(self, x):
+        x = self.act(self.conv1(x))
+        x = self.excite(x) + x
+        scale = self.gate(self.expand(F.silu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
+        x = scale * x
+        y = self.depthwise(x)
+        x = F.hardswish(y) * torch.sigmoid(y)
+        x = x * F.hardsigmoid(x.mean([2, 3], keepdim=True))
+        x = F.gelu(x) * x
+        return self.fc(torch.flatten(self.last(x), 1))
+
+
+def make():
+    return settle(Net())
+"""
+
 SEQUENCE = HEAD + """
 class Net(nn.Module):
     def __init__(self):
@@ -144,6 +186,26 @@ class Import(ImportTest):
                  if line.startswith("  - ")}
         self.assertEqual(kinds, set("conv batch_norm dense relu relu6 sigmoid tanh lrn scale add concat max_pool average_pool "
                                     "flatten".split()))
+
+    def test_gates(self):
+        self.imported(GATES, "--input", "3,6,5")
+        module = self.module(GATES)
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(6, 3, 6, 5, generator=generator)
+        labels = torch.randint(0, 5, (6,), generator=generator)
+        self.compare_training(module, self.dumped(x.permute(0, 2, 3, 1).numpy(), labels.numpy()), x, labels)
+
+    def test_mobile_networks_of_torchvision(self):
+        try:
+            import torchvision  # noqa: F401
+        except ImportError:
+            self.skipTest("torchvision is not installed")
+        for name in ("mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf"):
+            more = ["--with", "stochastic_depth_prob=0"] if name.startswith("efficientnet") else []
+            status, out, err = run("import", f"torchvision.models:{name}", "--input", "3,48,48", "--with", "num_classes=10",
+                                   *more, "--out", self.root / name)
+            self.assertEqual((status, err), (0, ""), name)
+            self.assertIn("lpsgd's scores of 4 images are PyTorch's", out)
 
     def test_what_works_in_place(self):
         self.imported(IN_PLACE, "--input", "1,9,8")

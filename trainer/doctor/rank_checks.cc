@@ -172,7 +172,8 @@ Checks place_checks(const std::vector<RankPlace>& ranks, bool mpi_takes_device_m
 
 Checks rank_checks(Transport& ranks) {
   const std::vector<RankPlace> places = read_places(ranks.all_gather_text(json_text(place_of(ranks))));
-  const bool binds = launched_as().launcher == std::string_view("Open MPI's mpirun");
+  const char* const launcher = launched_as().launcher;
+  const bool binds = launcher != nullptr && launcher == std::string_view("Open MPI's mpirun");
   return place_checks(places, ranks.takes_device_memory(), binds);
 }
 
