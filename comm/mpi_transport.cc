@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "comm/backoff.h"
@@ -136,17 +137,13 @@ class MpiTransport final : public Transport {
   Collectives collectives_{*this};
 };
 
-/// LPSGD_START_TIMEOUT in seconds.
-double start_limit() {
+/// LPSGD_START_TIMEOUT in seconds; nothing if it is set to something else.
+std::optional<double> start_timeout() {
   const char* text = std::getenv("LPSGD_START_TIMEOUT");
   if (text == nullptr) return 300;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  if (end == text || *end != 0 || !(seconds >= 0)) {
-    // Most often every rank has it: rank 0 says it, and the launcher ends the others.
-    if (launched_as().rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw ConfigError(fmt::format("LPSGD_START_TIMEOUT: expected seconds, got '{}'", text));
-  }
+  if (end == text || *end != 0 || !(seconds >= 0)) return std::nullopt;
   return seconds;
 }
 
@@ -157,7 +154,7 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized != 0) throw CommError("MPI was finalised already and cannot be started twice in a process");
-  const Limit start{start_limit(), "LPSGD_START_TIMEOUT"};
+  const Limit start{start_timeout().value_or(60), "LPSGD_START_TIMEOUT"};
   const int me = launched_as().rank;
   end_process_in(
       start.seconds > 0 ? start.seconds + seconds_until_turn(me) : 0,
@@ -345,6 +342,11 @@ bool MpiTransport::test(Request request) {
 }
 
 }  // namespace
+
+std::string start_timeout_mistake() {
+  if (start_timeout()) return "";
+  return fmt::format("LPSGD_START_TIMEOUT: expected seconds, got '{}'", std::getenv("LPSGD_START_TIMEOUT"));
+}
 
 void set_mpi_exit_status(int status) {
   exit_status = status;

@@ -158,6 +158,8 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 /// rank does not come, the process ends after the seconds in the environment variable LPSGD_START_TIMEOUT
 /// (default 300; 0: never). That is also the limit of collectives until another one is set.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
+/// What is wrong with that variable, with which ranks meet nevertheless to say it once; empty: nothing.
+std::string start_timeout_mistake();
 
 /// Sets the exit status of this process for the case that MPI cannot be finalised in time (mpi_transport.cc).
 /// Call it before the transport is destroyed; the default is 0.

@@ -91,6 +91,7 @@ struct Converter {
       check_tag(entry.first, at);
       check_text(key, at);
       check_key_size(key, at);
+      if (key == "<<") fail(at, "", "merge keys ('<<') are not part of YAML 1.2; write the keys out");
       if (!keys.insert(key).second) fail(at, "", fmt::format("duplicate key '{}'", printable(key)));
       map.entries.push_back({key, at, convert(entry.second, depth + 1)});
     }

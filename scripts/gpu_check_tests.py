@@ -74,7 +74,7 @@ def run(tests, beside, limit, folder, environment, prepare, may_start, is_over, 
     folder.mkdir(exist_ok=True)
     waiting, running = list(tests), []
     try:
-        while running or (waiting and may_start()):
+        while True:
             if is_over():
                 return [(one.test, one.begin) for one in running]
             while waiting and len(running) < beside and may_start():
@@ -84,6 +84,8 @@ def run(tests, beside, limit, folder, environment, prepare, may_start, is_over, 
                     running.append(Running(test, min(limit, test.properties.get("TIMEOUT", limit)), log, environment, prepare))
                 except OSError as error:
                     ended(test, f"fail: {error}", log)
+            if not running:
+                return []
             for one in list(running):
                 if (state := one.state()) is not None:
                     running.remove(one)
@@ -92,4 +94,3 @@ def run(tests, beside, limit, folder, environment, prepare, may_start, is_over, 
     finally:
         for one in running:
             one.kill()
-    return []

@@ -87,7 +87,7 @@ int run_mpi_rank(std::unique_ptr<Transport> transport, const std::vector<Fact>& 
     return 2;
   }
   return run_rank(std::move(transport), [&](Transport& ranks) {
-    start_together(ranks, facts, "");
+    start_together(ranks, facts, start_timeout_mistake());
     return body(ranks);
   });
 }

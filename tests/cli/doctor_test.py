@@ -238,9 +238,10 @@ class Ranks(DoctorCase):
         self.assertRegex(result.out, r"\n\nno errors, (no|\d+) warnings?\n\Z")
 
     def test_one_rank(self):
-        checks = self.report("--ranks-only", ranks=1)
-        self.assertEqual(checks["ranks.started"]["ranks"], 1)
-        self.assertEqual(checks["ranks.exchange"]["status"], "absent")
+        for ranks in (1, None):  # under mpirun, and without
+            checks = self.report("--ranks-only", ranks=ranks)
+            self.assertEqual(checks["ranks.started"]["ranks"], 1)
+            self.assertEqual(checks["ranks.exchange"]["status"], "absent")
 
     def test_an_error_is_the_status_of_the_job(self):
         self.assertEqual(self.report(status=1, ranks=2, cwd="/proc")["files.runs"]["status"], "error")

@@ -472,7 +472,6 @@ class RunErrors(Case):
 
         def limit():
             # Writes past the limit fail with "File too large", as a full disk fails with "No space left".
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 
         result = subprocess.run([LPSGD, "train", self.config, "--out", folder, "--resume", *threads], capture_output=True,

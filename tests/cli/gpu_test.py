@@ -229,13 +229,13 @@ class OnTheGpu(Case):
         one_without = ["sh", "-c", 'export NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo;'
                                    'test $NCCL_HOSTID = rank0 || exec "$0" "$@" --set train.cuda_graphs=false; exec "$0" "$@"']
         result = run("train", self.config, "--out", self.path("out"), *FIXED, "--set", "exchange.transport=nccl", ranks=2, wrap=one_without,
-                     timeout=60)
+                     timeout=150)
         self.assertEqual(result.status, 2, result)
         self.assertIn("the ranks disagree on train.cuda_graphs", result.err)
 
     def test_a_nan_in_a_launched_step_ends_the_run(self):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "train.epochs=5", "--set", "schedule.decay={3: 1.0e+38}"]
-        result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=60)
+        result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=150)
         self.assertEqual(result.status, 1, result)
         self.assertEqual(result.err.count("holds a NaN or an infinity; the last checkpoint is"), 1, result)
         self.assertIn("epoch-0003", os.listdir(self.path(os.path.join("out", "checkpoints"))))
@@ -247,17 +247,17 @@ class OnTheGpu(Case):
 
     def test_a_rank_without_free_memory_ends_the_run(self):
         if not EMULATED:
-            self.skipTest("needs GPUs whose memory can be chosen")
+            self.skipTest("needs the emulated GPU, whose memory can be chosen")
         small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
         for room in ("100000", "4200000"):  # less than the first array; not enough for the second
             result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
-                         timeout=60)
+                         timeout=150)
             self.assertEqual(result.status, 1, result)
             self.assertRegex(result.err, r"rank 1: .*no room for \d+ bytes of device memory")
 
     def test_without_a_device_nothing_starts(self):
         if not EMULATED:
-            self.skipTest("needs a number of GPUs that can be chosen")
+            self.skipTest("needs the emulated GPU, of which there are as many as is chosen")
         result = run("train", self.config, "--out", self.path("none"), *CUDA, env={"LPSGD_EMULATED_GPUS": "0"})
         self.assertEqual(result.status, 2, result)
         self.assertEqual(result.err.count("the NVIDIA driver shows no device"), 1, result)
@@ -290,7 +290,7 @@ class OnTheGpu(Case):
 
     def test_doctor_finds_a_gpu_without_memory(self):
         if not EMULATED:
-            self.skipTest("needs GPUs whose memory can be chosen")
+            self.skipTest("needs the emulated GPU, whose memory can be chosen")
         check = self.doctor(status=1, env={"LPSGD_EMULATED_MEMORY": "1000000"})["gpu.0"]
         self.assertEqual(check["status"], "error", check)
         self.assertIn("no room for", check["found"])

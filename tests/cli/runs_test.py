@@ -104,6 +104,13 @@ class Runs(Case):
         for r in self.metrics(self.train("plain")):
             self.assertNotIn("codec_error", r)
 
+    def test_codec_error_is_zero_where_nothing_is_lost(self):
+        for name, ranks, collective in (("sum", 2, "allreduce"), ("alone", 1, "reduce_broadcast")):
+            folder = self.train(name, "--set", "metrics.codec_error=true", "--set", f"exchange.collective={collective}", "--set",
+                                "exchange.codec=none", ranks=ranks)
+            for r in self.metrics(folder):
+                self.assertEqual({(e["error"], e["residual"]) for e in r["codec_error"].values()}, {(0, 0)}, name)
+
     def test_the_resolved_configuration_gives_the_same_run(self):
         first = self.train("a", "--set", "train.seed=9")
         second = self.train("b", config=os.path.join(first, "config.yaml"))

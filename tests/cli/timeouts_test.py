@@ -152,7 +152,7 @@ class Timeouts(Stopping):
         self.assertIn("waiting for all ranks to start MPI: ", job.err())
         self.assertGreaterEqual(time.monotonic() - begun, LIMIT - 1)
         result = run("train", self.config, "--out", self.out, ranks=2, env={"LPSGD_START_TIMEOUT": "soon"})
-        self.assertIn("LPSGD_START_TIMEOUT: expected seconds, got 'soon'", result.err)
+        self.assertEqual(result.err.count("LPSGD_START_TIMEOUT: expected seconds, got 'soon'"), 1, result)
         self.assertEqual(result.status, 2, result)
 
     def test_a_job_that_is_suspended_as_a_whole(self):

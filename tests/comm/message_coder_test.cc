@@ -61,10 +61,22 @@ TEST(MessageCoder, RefusesCallsOutOfOrder) {
   EXPECT_THROW(coder.begin(1), Error);
   EXPECT_THROW(coder.drop_bucket(bucket), Error);
   EXPECT_THROW(coder.residual(t, 1), Error);
+  EXPECT_THROW(coder.reduce(bucket), Error);
+  EXPECT_THROW(coder.decode(bucket), Error);
   coder.encode(bucket);
+  EXPECT_THROW(coder.encode(bucket), Error);
+  EXPECT_THROW(coder.decode(bucket), Error);
+  EXPECT_THROW(coder.end(), Error);
   coder.reduce(bucket);
+  EXPECT_THROW(coder.reduce(bucket), Error);
+  EXPECT_THROW(coder.end(), Error);
   coder.decode(bucket);
   coder.end();
+  for (const int rank : {-1, 2, 1000}) {
+    EXPECT_THROW(coder.outgoing(bucket, rank), Error);
+    EXPECT_THROW(coder.incoming(bucket, rank), Error);
+    EXPECT_THROW(coder.mean(bucket, rank), Error);
+  }
   coder.drop_bucket(bucket);
   EXPECT_THROW(coder.drop_bucket(bucket), Error);
 }

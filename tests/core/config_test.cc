@@ -79,6 +79,8 @@ TEST(Config, ErrorsNamePlaceKeyAndWhatIsAllowed) {
             "a.yaml:1:7: kind: 'gren' is not known, did you mean 'green'?; allowed: red, green");
   EXPECT_EQ(error_of("inner: 3"), "a.yaml:1:8: inner: expected a map, got '3'");
   EXPECT_EQ(error_of("size: 2\nsize: 4"), "a.yaml:2:1: duplicate key 'size'");
+  EXPECT_EQ(error_of("size: 2\n<<: {size: 4}"),
+            "a.yaml:2:1: merge keys ('<<') are not part of YAML 1.2; write the keys out");
   EXPECT_THAT(error_of("size: [2"), testing::StartsWith("a.yaml:1:"));
   EXPECT_THAT(error_of("words: {a: 1}"), testing::HasSubstr("words: expected a list of words, got a map"));
 }
