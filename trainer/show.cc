@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "core/log.h"
@@ -67,6 +69,7 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["flops"] = spec.flops();
   o["threshold"] = threshold;
   o["wire_bytes"] = total;
+  o["ranks"] = ranks;
   o["layers"] = std::move(layers);
   o["tensors"] = std::move(tensors);
   o["activation_bytes"] = memory.activations;
@@ -74,6 +77,11 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["frozen_parameter_bytes"] = memory.frozen;
   o["micro_batches"] = memory.micro_batches;
   return json_text(o, 2) + "\n";
+}
+
+/// Whether the bytes depend on the number of ranks.
+bool has_table(const CodecSpec& codec) {
+  return make_codec(codec, {"", TensorKind::bias, {1}, 1, 0})->table_bytes() > 0;
 }
 
 std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
@@ -111,6 +119,11 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       "float32; K ranks together send 2(K-1) copies a step\n",
       threshold, total,
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
+  if (std::ranges::any_of(codecs, [&](const CodecSpec& codec) { return has_table(codec); }))
+    out += fmt::format(
+        "these are the bytes with {} rank{}, as each rank's stripe of a tensor has a table of its levels; "
+        "mpirun -n K lpsgd show ... counts those of K ranks\n",
+        ranks, ranks > 1 ? "s" : "");
   out += fmt::format(
       "training holds {} bytes of layers' outputs and their gradients for each {}{} ({}{}), and {} bytes of "
       "parameters; the gradients take as much again, and so do{} momentum{}\n",

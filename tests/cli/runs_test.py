@@ -90,6 +90,11 @@ class Runs(Case):
         folder = self.train("out", "--set", "metrics.codec_error=true", "--set", codec, "--set", "exchange.min_elements=200")
         two_ranks = ["--set", "exchange.transport=threads", "--set", "exchange.ranks=2"]
         shown = json.loads(run("show", self.config, "--json", "--set", codec, "--set", "exchange.min_elements=200", *two_ranks).out)
+        one = run("show", self.config, "--set", codec).out
+        self.assertIn("these are the bytes with 1 rank, as each rank's stripe of a tensor has a table of its levels", one)
+        self.assertIn("these are the bytes with 2 ranks", run("show", self.config, "--set", codec, *two_ranks).out)
+        self.assertNotIn("these are the bytes", run("show", self.config).out)
+        self.assertEqual(shown["ranks"], 2)
         for r in self.metrics(folder):
             errors = r["codec_error"]
             self.assertEqual([t["name"] for t in shown["tensors"]], list(errors))
