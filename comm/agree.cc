@@ -16,9 +16,11 @@ namespace {
 constexpr std::size_t longest_value = 80;  // in a message
 constexpr std::size_t most_names = 5;      // of further facts that differ
 
-/// What collective_try() sends of an error: its exit status, a blank, its message.
+/// What collective_try() sends of an error: its exit status, a blank, its message. For the blank a '+' if the
+/// message is that of several ranks, which it names.
 struct Note {
   int status = 1;
+  bool is_shared = false;
   std::string message;
 };
 
@@ -26,8 +28,10 @@ Note parse_note(const std::string& text, std::size_t rank) {
   Note note;
   const char* last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, note.status);
-  if (error != std::errc() || end == last || *end != ' ' || note.status < 1 || note.status > 255)
+  if (error != std::errc() || end == last || (*end != ' ' && *end != '+') || note.status < 1 ||
+      note.status > 255)
     throw impossible(rank, fmt::format("'{:.40}' as its error", text));
+  note.is_shared = *end == '+';
   note.message.assign(end + 1, last);
   return note;
 }
@@ -114,6 +118,8 @@ void collective_try(Transport& transport, const std::function<void()>& body, Pla
     body();
   } catch (const CommError&) {
     throw;  // the transport itself is broken: nothing can be compared over it
+  } catch (const SharedError& e) {
+    note = fmt::format("{}+{}", e.exit_status(), e.what());
   } catch (const Error& e) {
     note = fmt::format("{} {}", e.exit_status(), e.what());
   } catch (const std::bad_alloc&) {
@@ -127,17 +133,20 @@ void collective_try(Transport& transport, const std::function<void()>& body, Pla
   if (first == notes.end()) return;
   const bool everywhere =
       std::all_of(notes.begin(), notes.end(), [&](const std::string& s) { return s == *first; });
-  std::string message;
+  std::vector<std::string> lines;
   int status = 0;
   for (std::size_t rank = 0; rank < notes.size(); ++rank) {
     if (notes[rank].empty()) continue;
     const Note one = parse_note(notes[rank], rank);
     if (status == 0) status = one.status;
-    if (!message.empty()) message += "\n";
-    message += everywhere ? one.message : fmt::format("rank {}: {}", rank, one.message);
+    const int number = transport.rank_in_run(static_cast<int>(rank));
+    lines.push_back(everywhere || one.is_shared ? one.message
+                                                : fmt::format("rank {}: {}", number, one.message));
+    // All of a block of ranks have its error.
+    if (std::find(lines.begin(), lines.end() - 1, lines.back()) != lines.end() - 1) lines.pop_back();
     if (everywhere) break;
   }
-  throw SharedError(message, status);
+  throw SharedError(fmt::format("{}", fmt::join(lines, "\n")), status);
 }
 
 void require_agreement(Transport& transport, const std::vector<Fact>& facts, Place at) {

@@ -131,8 +131,7 @@ class CpuCoder final : public Coder {
   /// With measure_error: adds what coding lost. Call it after `s` was encoded into `record` and before its
   /// mean is decoded. It takes a pass over the gradient and, without error feedback, a decoding.
   void measure_error(const Segment& s, std::byte* record) {
-    if (shared_.tensors[s.tensor].untouched) return measure_exact(s);
-    if (!shared_.measure_error) return;
+    if (!shared_.measure_error || shared_.tensors[s.tensor].untouched) return;
     const float* own = values(s.tensor) + s.first;
     const float* residual = residual1(s);
     const auto n = static_cast<std::size_t>(s.n);
@@ -148,15 +147,6 @@ class CpuCoder final : public Coder {
       lost += square(residual ? residual[i] : own[i] - decoded_[i]);
     }
     errors_[s.tensor].add({squares, lost, residual ? lost : 0.0});
-  }
-  /// The same where nothing is lost.
-  void measure_exact(const Segment& s) {
-    if (!shared_.measure_error) return;
-    double squares = 0;
-    for (const float value :
-         std::span(shared_.tensors[s.tensor].gradient + s.first, static_cast<std::size_t>(s.n)))
-      squares += square(value);
-    errors_[s.tensor].add({squares, 0.0, 0.0});
   }
   /// Call after `n` values of the mean have been written.
   void decoded(std::size_t t, std::int64_t n) {
@@ -279,7 +269,6 @@ class CpuUnitCoder final : public UnitCoder {
         to += s.n;
       }
     });
-    for (const Segment& s : segments) coder_.measure_exact(s);
     return {packed_, static_cast<std::size_t>(n)};
   }
   void unpack() override {

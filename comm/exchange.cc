@@ -302,13 +302,13 @@ NonFinite Exchange::check_finite(bool before) {
   if (lowest == tensors) return {-1, -1, number};
   const ExchangeTensor& tensor = shared_->tensors[static_cast<std::size_t>(lowest)];
   // If bytes were damaged on their way here, the other ranks know nothing of it and do not come.
-  std::string& reason = shared_->transport.collectives().reason;
-  reason = fmt::format(
-      "in step {} the mean of '{}' is not finite here, which ranks find together unless a message or "
-      "memory is damaged",
-      step, tensor.info.name);
+  const ScopedReason reason(
+      shared_->transport,
+      fmt::format(
+          "in step {} the mean of '{}' is not finite here, which ranks find together unless a message "
+          "or memory is damaged",
+          step, tensor.info.name));
   const std::vector<double> finite = shared_->transport.all_gather(tensor.own_finite ? 1.0 : 0.0);
-  reason.clear();
   const auto culprit = std::find(finite.begin(), finite.end(), 0.0);
   return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
 }

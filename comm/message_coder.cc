@@ -90,11 +90,11 @@ MessageCoder::~MessageCoder() {
 
 std::size_t MessageCoder::add_bucket(std::vector<std::size_t> tensors, std::span<float* const> gradients) {
   must(!tensors.empty() && tensors.size() == gradients.size(), "a bucket has tensors, each with a gradient");
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    must(tensors[i] < shared_->tensors.size(), "a bucket holds a tensor that is not there");
-    must(gradients[i] != nullptr || shared_->tensors[tensors[i]].info.elements == 0,
-         "a gradient of a bucket is nowhere");
+  for (const std::size_t t : tensors) {
+    must(t < shared_->tensors.size(), "a bucket holds a tensor that is not there");
+    must(!open_ || !coded_[t], "a bucket is made of a tensor that is encoded already in this step");
   }
+  check_gradients(tensors, gradients);
   std::vector<std::size_t> sorted = tensors;
   std::ranges::sort(sorted);
   must(std::ranges::adjacent_find(sorted) == sorted.end(), "a bucket holds a tensor twice");
@@ -118,7 +118,15 @@ void MessageCoder::move_bucket(std::size_t bucket, std::span<float* const> gradi
   must(!options_.device.is_cuda(), "a bucket is moved on a GPU");
   Bucket& b = at(bucket);
   must(gradients.size() == b.tensors.size(), "a bucket is moved with a gradient for each tensor");
+  check_gradients(b.tensors, gradients);
   b.gradients.assign(gradients.begin(), gradients.end());
+}
+
+void MessageCoder::check_gradients(std::span<const std::size_t> tensors,
+                                   std::span<float* const> gradients) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    must(gradients[i] != nullptr || shared_->tensors[tensors[i]].info.elements == 0,
+         "a gradient of a bucket is nowhere");
 }
 
 void MessageCoder::use_gradients(const Bucket& bucket) {

@@ -43,7 +43,8 @@ class MessageCoder {
   MessageCoder& operator=(const MessageCoder&) = delete;
 
   /// A bucket of one tensor or more, with the places of their gradients, which stay there until the bucket is
-  /// dropped. All ranks make the same buckets. Returns its number. Error if the bucket holds no value.
+  /// dropped. All ranks make the same buckets. Returns its number. Error if the bucket holds no value, or a
+  /// tensor that is encoded already in this step.
   std::size_t add_bucket(std::vector<std::size_t> tensors, std::span<float* const> gradients);
   /// From its next encode() on, the gradients of the bucket lie in other places. Not on a CUDA device, where
   /// a new bucket is made.
@@ -87,6 +88,7 @@ class MessageCoder {
   struct Bucket;
 
   Bucket& at(std::size_t bucket) const;
+  void check_gradients(std::span<const std::size_t> tensors, std::span<float* const> gradients) const;
   void use_gradients(const Bucket& bucket);
   void check_rank(int rank) const;
   void reset_non_finite();

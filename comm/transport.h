@@ -147,6 +147,20 @@ class ScopedPhase {
   const Phase before_;
 };
 
+/// Sets Collectives::reason for its scope.
+class ScopedReason {
+ public:
+  ScopedReason(Transport& transport, std::string reason) : reason_(transport.collectives().reason) {
+    reason_ = std::move(reason);
+  }
+  ~ScopedReason() { reason_.clear(); }
+  ScopedReason(const ScopedReason&) = delete;
+  ScopedReason& operator=(const ScopedReason&) = delete;
+
+ private:
+  std::string& reason_;
+};
+
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are
 /// aborted; afterwards the exception of the lowest rank that failed by itself is rethrown.
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);

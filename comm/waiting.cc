@@ -82,9 +82,17 @@ void let_process_live() noexcept {
   ++newest_end;
 }
 
-ScopedProcessEnd::ScopedProcessEnd(double seconds, const std::string& message) noexcept
-    : is_over_(std::make_shared<std::atomic<bool>>(false)) {
+ScopedProcessEnd::ScopedProcessEnd(double seconds, const std::string& message) noexcept {
+  try {
+    is_over_ = std::make_shared<std::atomic<bool>>(false);
+  } catch (const std::bad_alloc&) {
+    return;  // then nothing limits the end
+  }
   end_process_unless([is_over = is_over_] { return is_over->load(); }, seconds, message);
+}
+
+ScopedProcessEnd::~ScopedProcessEnd() {
+  if (is_over_) *is_over_ = true;
 }
 
 double seconds_until_turn(int rank) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -51,7 +50,7 @@ void let_process_live() noexcept;
 class ScopedProcessEnd {
  public:
   ScopedProcessEnd(double seconds, const std::string& message) noexcept;
-  ~ScopedProcessEnd() { *is_over_ = true; }
+  ~ScopedProcessEnd();
   ScopedProcessEnd(const ScopedProcessEnd&) = delete;
   ScopedProcessEnd& operator=(const ScopedProcessEnd&) = delete;
 

@@ -131,10 +131,11 @@ void replace_file(const std::string& path, const std::string& text) {
   });
 }
 
-void replace_file(const std::string& path, const std::function<void(const std::string&)>& write) {
-  const std::string fresh = path + ".new";
+void replace_file(const std::string& path, const std::function<void(const std::string&)>& write,
+                  const char* suffix) {
+  const std::string fresh = path + suffix;
+  if (::unlink(fresh.c_str()) != 0 && errno != ENOENT) fail(fresh, "cannot be replaced");
   try {
-    if (::unlink(fresh.c_str()) != 0 && errno != ENOENT) fail(fresh, "cannot be replaced");
     write(fresh);
     if (std::rename(fresh.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
     const std::size_t slash = path.rfind('/');

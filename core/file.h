@@ -57,9 +57,12 @@ void write_file(const std::string& path, const std::string& text);
 /// there is something else.
 std::string file_behind(const std::string& path, const char* option);
 
-/// Calls write(`path`.new), which writes and syncs that file, and renames it to `path`, so that a crash or a
-/// full disk leaves the old file.
-void replace_file(const std::string& path, const std::function<void(const std::string&)>& write);
+/// Calls write(`path` + `suffix`), which writes and syncs that file, and renames it to `path`, so that a
+/// crash or a full disk leaves the old file. What is there under the longer name is removed.
+void replace_file(const std::string& path, const std::function<void(const std::string&)>& write,
+                  const char* suffix = ".new");
+/// A suffix that no file of a user has.
+inline constexpr const char* unlikely_suffix = ".lpsgd-new";
 
 /// As write_file(), but writes `path`.new and renames it, so that a crash or a full disk leaves the old file.
 /// A `path`.new that is there already is removed, and never followed if it is a link.

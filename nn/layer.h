@@ -109,7 +109,7 @@ class Layer {
   virtual bool can_fuse(Epilogue) const { return false; }
   // Backward takes any number of output gradients, and may write the input's over one of them.
   virtual bool sums_gradients() const { return false; }
-  virtual bool reads_gradients_twice() const { return false; }  // so it keeps their sum (Binding::masked)
+  virtual bool reads_gradients_twice() const { return false; }  // so their sum is kept (Binding::masked)
   /// Backward computes a fused ReLU's mask from the input, if the output has one gradient and no residual is
   /// fused.
   virtual bool can_mask_by_input() const { return false; }

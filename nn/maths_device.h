@@ -119,6 +119,13 @@ LPSGD_HD NormalAt<typename L::V> normal_at(typename L::V x) {
   return {e * 0.398942280f, choose_less(x, V{}, tail, 1.0f - tail)};
 }
 
+/// sigmoid(x), and 0 where it is smaller than the smallest normal number, so that x times it goes to 0.
+template <class L>
+LPSGD_HD typename L::V vanishing_sigmoid(typename L::V x) {
+  using V = typename L::V;
+  return choose_less(x, V{} - 87.0f, V{}, sigmoid<L>(x));
+}
+
 /// An activation, of x. Sources: hardsigmoid and hardswish Howard et al. 2019, silu Elfwing et al. 2017, gelu
 /// Hendrycks and Gimpel 2016 (x times the normal distribution below x).
 template <Activation kind, class L>
@@ -129,7 +136,7 @@ LPSGD_HD typename L::V activation(typename L::V x) {
   if constexpr (kind == Activation::relu6) return relu6(x);
   if constexpr (kind == Activation::hardsigmoid) return relu6(x + 3.0f) / 6.0f;
   if constexpr (kind == Activation::hardswish) return x * (relu6(x + 3.0f) / 6.0f);
-  if constexpr (kind == Activation::silu) return x * sigmoid<L>(x);
+  if constexpr (kind == Activation::silu) return x * vanishing_sigmoid<L>(x);
   if constexpr (kind == Activation::gelu) return x * normal_at<L>(x).below;
 }
 /// The gradient before it, from the gradient g behind it and from its output, or its input
@@ -148,7 +155,7 @@ LPSGD_HD typename L::V activation_gradient(typename L::V at, typename L::V g) {
     return choose_less_or_equal(at, V{} - 3.0f, V{}, choose_less_or_equal(V{} + 3.0f, at, g, inside));
   }
   if constexpr (kind == Activation::silu) {
-    const V s = sigmoid<L>(at);
+    const V s = vanishing_sigmoid<L>(at);
     return g * (s + at * (s - s * s));
   }
   if constexpr (kind == Activation::gelu) {

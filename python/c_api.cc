@@ -134,11 +134,13 @@ lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const l
 
 void redistribute_residuals(lpsgd_coder& of, int old_ranks, const float* const* values,
                             const std::size_t* counts) {
+  if (old_ranks < 1) throw Error(fmt::format("residuals of {} ranks", old_ranks));
   Redistribution all(of.tensors, of.specs, old_ranks, of.ranks, of.rank);
   for (int r = 0; r < old_ranks; ++r) {
     ExchangeState old;
     for (std::size_t t = 0; t < of.tensors.size(); ++t)
       for (auto* round : {&old.round1, &old.round2}) {
+        if (*counts > 0) at(*values, "a residual");
         round->emplace_back(*values, *values + *counts);
         ++values, ++counts;
       }
@@ -233,9 +235,11 @@ int lpsgd_end(lpsgd_coder* coder) {
 }
 int lpsgd_take_seconds(lpsgd_coder* coder, double* encode, double* decode) {
   return guarded([&] {
+    double& encoding = lpsgd::at(encode, "the place for seconds");
+    double& decoding = lpsgd::at(decode, "the place for seconds");
     const lpsgd::MessageCoder::Seconds seconds = lpsgd::coder_of(coder).take_seconds();
-    lpsgd::at(encode, "the place for seconds") = seconds.encode;
-    lpsgd::at(decode, "the place for seconds") = seconds.decode;
+    encoding = seconds.encode;
+    decoding = seconds.decode;
   });
 }
 

@@ -1,5 +1,6 @@
 """Runs the tests of a build that CTest knows, several at once, without CTest: each has its own time limit, and its result is
-known as soon as it ends."""
+known as soon as it ends. Of CTest's properties ENVIRONMENT, WORKING_DIRECTORY, TIMEOUT, DISABLED and those of skipping
+count."""
 import dataclasses
 import json
 import os
@@ -21,8 +22,8 @@ class Test:
     @classmethod
     def of(cls, listed):
         properties = {one["name"]: one["value"] for one in listed.get("properties", [])}
-        command = list(listed["command"])
-        if Path(command[0]).name.startswith("python"):  # the one of the machine that built it may lack PyTorch here
+        command = list(listed.get("command", []))  # none: its program is not built
+        if command and Path(command[0]).name.startswith("python"):  # the one of the machine that built it may lack PyTorch here
             command[0] = os.environ.get("LPSGD_PYTHON", command[0])
         return cls(re.sub(r"\s+# GetParam\(\) = .*", "", listed["name"]), command, properties)
 
@@ -57,13 +58,18 @@ class Running:
     def state(self):
         """As Test.state(), or None while it goes on."""
         status = self.process.poll()
-        if status is None and time.monotonic() - self.begin > self.limit:
-            self.kill()
+        if status is None and time.monotonic() - self.begin <= self.limit:
+            return None
+        self.kill()
+        if status is None:
             return f"fail: not done after {self.limit:.0f} s"
-        return None if status is None else self.test.state(status, Path(self.log).read_text(errors="replace"))
+        return self.test.state(status, Path(self.log).read_text(errors="replace"))
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended, and so have its children
+            pass
         self.process.wait()
 
 
@@ -79,6 +85,9 @@ def run(tests, beside, limit, folder, environment, prepare, may_start, is_over, 
                 return [(one.test, one.begin) for one in running]
             while waiting and len(running) < beside and may_start():
                 test = waiting.pop(0)
+                if not test.command or test.properties.get("DISABLED"):
+                    ended(test, "notrun", "")
+                    continue
                 log = folder / (re.sub(r"[^\w.-]+", "_", test.name) + ".log")
                 try:
                     running.append(Running(test, min(limit, test.properties.get("TIMEOUT", limit)), log, environment, prepare))

@@ -38,7 +38,8 @@ class CheckpointFiles {
         return *opened_[0];
       }
     opened_[1] = std::move(opened_[0]);
-    if (!from_.verified && verified_.insert(name).second) verify(from_.manifest, from_.folder, name);
+    if (!from_.verified && !verified_.contains(name)) verify(from_.manifest, from_.folder, name);
+    verified_.insert(name);
     opened_[0] = std::make_unique<SafetensorsFile>(path);
     return *opened_[0];
   }

@@ -117,9 +117,12 @@ std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vec
            (block_exchanges_ > 0 ? of_groups(block_exchanges_, ranks / block, block) : 0);
   };
   std::vector<TensorCoding> out;
-  for (std::size_t t = 0; t < sums.size(); ++t)
-    out.push_back({tensors[t].name, std::sqrt(sums[t].error / sums[t].gradient),
+  for (std::size_t t = 0; t < sums.size(); ++t) {
+    // What travels as float32 loses nothing, and is not measured everywhere.
+    const bool is_exact = codecs[t].is_none() && sums[t].exchanges > 0;
+    out.push_back({tensors[t].name, is_exact ? 0.0 : std::sqrt(sums[t].error / sums[t].gradient),
                    std::sqrt(sums[t].residual / static_cast<double>(sums[t].exchanges)), bytes(t)});
+  }
   return out;
 }
 

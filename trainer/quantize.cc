@@ -78,6 +78,7 @@ void exchange_group(const Group& group, const std::vector<StoredTensor>& stored,
 
 std::string quantize_command(const QuantizeArguments& arguments) {
   const CodecSpec codec = parse_codec(config::parse_text(arguments.codec, "--codec"), "codec");
+  const std::string target = file_behind(arguments.out, "--out");
   const SafetensorsFile in(arguments.in);
   const std::vector<StoredTensor>& stored = in.tensors();
   std::set<Group> groups;
@@ -105,9 +106,10 @@ std::string quantize_command(const QuantizeArguments& arguments) {
   std::vector<StoredTensor> out;
   for (std::size_t t = 0; t < stored.size(); ++t)
     out.push_back({stored[t].name, {stored[t].shape[0], stored[t].shape[2]}, means[t]});
-  replace_file(file_behind(arguments.out, "--out"), [&](const std::string& fresh) {
+  const auto write = [&](const std::string& fresh) {
     write_safetensors(fresh, out, {{"codec", to_text(codec)}, {"seed", std::to_string(arguments.seed)}});
-  });
+  };
+  replace_file(target, write, unlikely_suffix);
   return fmt::format("{}: {} tensors, {}, one encoded copy {} bytes ({:.2f}x less than float32)\n",
                      arguments.out, stored.size(), to_text(codec), wire,
                      static_cast<double>(fp32) / static_cast<double>(std::max<std::uint64_t>(1, wire)));

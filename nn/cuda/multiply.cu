@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-constexpr std::int64_t most_samples = 32768;  // of a grid's second dimension; blocks loop over the rest
+constexpr std::int64_t most_samples = 4096;  // of a grid's second dimension; blocks loop over the rest
 
 Cut cut_of(DataType type, const GateShape& shape) {
   return cut_rows(type, shape.pixels, shape.channels);

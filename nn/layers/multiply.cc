@@ -30,7 +30,7 @@ class MultiplyLayer final : public Layer {
           fmt::format("inputs {} and {} differ, and neither has one value for each channel of the other, as "
                       "(1, 1, C) or (C)",
                       shape_text(a), shape_text(b)));
-    gate_first_ = a != b && is_gate_of(a, b) && b.size() == 3 && !is_gate_of(b, a);
+    gate_first_ = a != b && is_gate_of(a, b);
     gate_is_flat_ = a.size() != b.size();
     const Shape& out = gate_first_ ? b : a;
     flops_ = elements_of(out).value_or(0);

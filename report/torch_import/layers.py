@@ -220,15 +220,27 @@ def adaptive(kind):
 def reshape(to, node, x, *_, **__):
     """view, reshape, flatten: by the shapes alone, as the order of the values stays."""
     after = to.shape(node)
-    if isinstance(x, Gate) and after == x.shape[:1]:
+    if isinstance(x, Gate) and after == x.own:
         return Output(x.layer, after)
+    if _is_one_pixel(x) and _is_one_pixel(Output("", after)) and len(after) > 1:
+        return _gate(x, after)
+    if isinstance(x, Gate) and _is_one_pixel(x):
+        x = Output(x.layer, x.own)
     before = tensor(x).shape
     if before == after:
         return x
-    if len(before) == 1 and after == (*before, 1, 1):
-        return Gate(x.layer, after)
     must(len(before) == 3 and len(after) == 1, f"reshapes {before} to {after}; lpsgd only flattens images to features")
     return to.emit(node, "flatten", [x])
+
+
+def _is_one_pixel(x):
+    """One value for each channel."""
+    return isinstance(x, Output) and len(x.shape) > 0 and all(size == 1 for size in x.shape[1:])
+
+
+def _gate(x, shape):
+    own = x.own if isinstance(x, Gate) else x.shape
+    return Output(x.layer, shape) if shape == own else Gate(x.layer, shape, own)
 
 
 def mean(to, node, x, dim=None, keepdim=False):
@@ -250,8 +262,9 @@ def add(to, node, x, y, alpha=1):
 
 def expand(to, node, x, *_):
     """To an image of more pixels, as a product does by itself."""
-    must(isinstance(x, Output) and x.shape[1:] == (1, 1), "repeats values; lpsgd does so in a product with one pixel")
-    return Gate(x.layer, to.shape(node))
+    after = to.shape(node)
+    must(_is_one_pixel(x) and len(after) == 3 and after[0] == x.shape[0], "repeats values; lpsgd does so in a product with one pixel")
+    return _gate(x, after)
 
 
 def multiply(to, node, x, y):
@@ -301,7 +314,9 @@ def ending(function):
 
 
 def item(to, node, x, index):
-    """Of a tuple, such as what an LSTM gives."""
+    """Of a tuple, such as what an LSTM gives. Or x[:, :, None, None] of features."""
+    if _is_one_pixel(x) and isinstance(index, tuple) and all(i is None or i == slice(None) for i in index):
+        return reshape(to, node, x)
     must(isinstance(x, tuple) and index == 0, "takes a part of a tensor or of a list of tensors")
     return tensor(x[0])
 
@@ -359,6 +374,7 @@ FUNCTIONS = {
     torch.flatten: reshape,
     torch.reshape: reshape,
     torch.squeeze: reshape,
+    torch.unsqueeze: reshape,
     torch.mean: mean,
     torch.add: add,
     operator.add: add,
@@ -378,7 +394,7 @@ FUNCTIONS = {
     operator.getitem: item,
 }
 METHODS = {
-    **dict.fromkeys(("view", "reshape", "flatten", "squeeze"), reshape),
+    **dict.fromkeys(("view", "reshape", "flatten", "squeeze", "unsqueeze"), reshape),
     **dict.fromkeys(("contiguous", "float"), nothing),
     "clone": copy,
     **dict.fromkeys(("expand", "expand_as"), expand),

@@ -19,7 +19,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Gate(Output):
-    """What a layer gives, one value for each channel, seen as an image of another size. Only a product can read it so."""
+    """What a layer gives, one value for each channel, seen in another shape. Only a product can read it so."""
+
+    own: tuple  # the shape of what the layer gives
 
 
 @dataclass

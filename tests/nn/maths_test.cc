@@ -78,6 +78,12 @@ TEST(Maths, GradientsOfActivations) {
   check([](double x) { return x / (1 + std::exp(-x)); }, gradient_of<Activation::silu>, false, 3e-6);
   check([](double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }, gradient_of<Activation::gelu>, false,
         3e-6);
+  for (const float x : {-88.0f, -1e3f, -3e38f}) {
+    EXPECT_LE(std::abs(maths::activation<Activation::silu, One>(x)), 1e-35f) << x;
+    EXPECT_LE(std::abs(gradient_of<Activation::silu>(x, 1.0f)), 1e-35f) << x;
+    EXPECT_LE(std::abs(maths::activation<Activation::gelu, One>(x)), 1e-35f) << x;
+    EXPECT_LE(std::abs(gradient_of<Activation::gelu>(x, 1.0f)), 1e-35f) << x;
+  }
   const auto hardswish = gradient_of<Activation::hardswish>;
   EXPECT_EQ(hardswish(-3.0f, 5.0f), 0);
   EXPECT_EQ(hardswish(3.0f, 5.0f), 5);

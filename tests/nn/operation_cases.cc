@@ -155,8 +155,8 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   }
   if (c.training && c.input_gradients && c.tokens == 0) {
     for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-      input_gradients.push_back(c.in_place ? Memory{output_gradients[0].data(), type, b.elements()}
-                                           : rig.make(values[i].elements));
+      input_gradients.push_back(c.over_gradient ? Memory{output_gradients[0].data(), type, b.elements()}
+                                                : rig.make(values[i].elements));
       b.inputs[i].gradient = input_gradients.back().data;
     }
   }

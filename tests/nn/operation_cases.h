@@ -27,7 +27,8 @@ struct OperationCase {
   bool input_gradients = true;
   // The output and its gradient are columns of a wider array, with so many columns before and behind them.
   std::int64_t before = 0, behind = 0;
-  bool in_place = false;  // the output lies where the input does, the gradients likewise
+  bool in_place = false;       // the output lies where the input does
+  bool over_gradient = false;  // the input's gradient lies where one of the output does
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   float step = 0;           // inputs are multiples of this, so that many are equal

@@ -146,14 +146,16 @@ void add_elementwise(Cases& out) {
     const float range = has_kinks ? 12 : 1;
     add(name, 3, {5, 7, 3}, 1, 1, make).range = range;
     add(name, 8, {64}, 1, 3, make).range = range;
-    if (!gradient_reads_output(kind)) continue;
     OperationCase& in_place = add(std::string(name) + " in place", 8, {33}, 1, 2, make);
     in_place.range = range;
-    in_place.in_place = true;
+    in_place.in_place = gradient_reads_output(kind);
+    in_place.over_gradient = true;
   }
   const auto multiply = [](Backend& backend, const Binding& b) { return backend.multiply(b); };
   add("multiply", 3, {5, 7, 3}, 2, 1, multiply);
   add("multiply", 5, {64}, 2, 1, multiply);
+  OperationCase& many = add("multiply by a gate", 4100, {1, 2, 4}, 2, 1, multiply);
+  many.inputs[1] = {1, 1, 4};
   for (const Shape& image : {Shape{5, 7, 3}, Shape{1, 2, 8}, Shape{9, 9, 16}, Shape{20, 21, 136},
                              Shape{3, 1, 77}, Shape{40, 40, 4}})
     for (const bool flat : {false, true}) {
@@ -175,12 +177,14 @@ void add_elementwise(Cases& out) {
   const auto dropout = [](Backend& backend, const Binding& b) { return backend.dropout(b, 0.3); };
   add("dropout", 3, {5, 7, 3}, 1, 1, dropout);
   add("dropout", 4, {64}, 1, 2, dropout);
-  add("dropout in place", 4, {3}, 1, 2, dropout).in_place = true;
+  OperationCase& dropped = add("dropout in place", 4, {3}, 1, 2, dropout);
+  dropped.in_place = dropped.over_gradient = true;
   add("dropout in evaluation", 4, {64}, 1, 1, dropout).training = false;
   const auto scale = [](Backend& backend, const Binding& b) { return backend.scale(b, -0.7); };
   add("scale", 3, {5, 7, 3}, 1, 1, scale);
   add("scale", 8, {64}, 1, 3, scale);
-  add("scale in place", 8, {33}, 1, 2, scale).in_place = true;
+  OperationCase& scaled = add("scale in place", 8, {33}, 1, 2, scale);
+  scaled.in_place = scaled.over_gradient = true;
   const auto first = [](Backend& backend, const Binding& b) { return backend.channels_first(b); };
   for (const Shape& shape : {Shape{5, 7, 3}, Shape{32, 33, 34}, Shape{1, 2, 70}, Shape{40, 41, 4},
                              Shape{3, 3, 130}, Shape{1, 8, 1032}, Shape{12, 12, 72}, Shape{65, 33, 1}}) {

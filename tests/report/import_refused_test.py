@@ -87,6 +87,7 @@ class Net(nn.Module):
         rows = x.mean([2, 3], keepdim=True)
         y = F.avg_pool2d(x, (4, 1)) * x
         z = (rows.expand(-1, -1, 4, 4) + x) * rows
+        z = z * x.mean([2, 3], keepdim=True)[:, :1].expand(-1, 8, 4, 4)
         return self.fc((y + z).mean([2, 3]))
 """
         status, said, err = self.run_import(text, "--input", "8,4,4", name="Net")
@@ -95,6 +96,8 @@ class Net(nn.Module):
             "  act: approximate='tanh'; lpsgd's gelu is the exact one",
             "  mul: multiplies (8, 1, 4) and (8, 4, 4); lpsgd multiplies equal shapes, or an image by one value for each channel",
             "  add: reads one value for each channel as an image; in lpsgd only a product of two layers does",
+            "  getitem: takes a part of a tensor or of a list of tensors",
+            "  expand_1: repeats values; lpsgd does so in a product with one pixel",
         ])
 
     def test_mistakes(self):
