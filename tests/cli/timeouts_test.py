@@ -106,6 +106,7 @@ class Timeouts(Stopping):
         job = self.train(*IN_STEP, *LONG, "--set", "sync={kind: hierarchical_local_sgd, steps: 1, block_steps: 100000, ranks_per_block: 2}",
                          ranks=4)
         job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+        time.sleep(2.5)  # the file is there shortly before the first step
         os.kill(job.ranks()[3], signal.SIGSTOP)
         stopped = job.wait_for_stop(3)
         status = job.wait_until_gone(stopped + LIMIT + SLACK)

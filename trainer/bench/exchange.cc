@@ -299,9 +299,8 @@ class ExchangeBench {
                  copy_cpu = over_processes(transport_, median(times.copy_cpu));
     if (transport_.rank() != 0) return;
 
-    const bool simulated = sweep_.collective == Collective::simulated;
     const double mine = median(times.seconds), array = 4.0 * static_cast<double>(n);
-    const std::uint64_t encoded = wire_bytes(bench_tensor(n), spec, simulated ? 1 : transport_.size());
+    const std::uint64_t encoded = wire_bytes(bench_tensor(n), spec, transport_.size());
     ordered_json row{
         {"name", fmt::format("exchange {} over {}, {} ranks", to_text(spec), on.name(), transport_.size())},
         {"codec", to_text(spec)},
