@@ -187,10 +187,11 @@ TEST_F(CudaExchangeOptions, DevicePointersNeedATransportThatTakesThem) {
     try {
       Exchange(t, setup.tensors, setup.codecs, arena.values(), setup.order, options);
       FAIL() << "accepted";
-    } catch (const ConfigError& error) {
+    } catch (const Error& error) {
       EXPECT_STREQ(error.what(),
                    "exchange.device_pointers: the transport threads does not take device memory; "
                    "allowed: auto, false");
+      EXPECT_EQ(error.exit_status(), 2);
     }
   });
 }
