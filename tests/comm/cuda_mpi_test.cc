@@ -187,7 +187,8 @@ TEST_F(Nccl, UnsupportedOptionsAreRefused) {
   const auto refused = [&](std::span<float> gradients, const ExchangeOptions& options) -> std::string {
     try {
       Exchange(*nccl, setup.tensors, setup.codecs, gradients, setup.order, options);
-    } catch (const ConfigError& error) {
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_status(), 2);
       return error.what();
     }
     return "";
