@@ -73,6 +73,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   collective_try(transport, [&] {
     plan_ = make_plan(shared_->tensors, order_, plan);
     make_parts();
+    make_units();
     lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
   });
   if (transport.ordered()) {  // NCCL does not check that both sides' sizes agree
@@ -81,7 +82,6 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
     if (!transport.all_equal(checksum64(std::as_bytes(std::span(sizes)))))
       throw CommError("the ranks' tensors or codecs differ, so that their messages would not match");
   }
-  collective_try(transport, [&] { make_units(); });
   thread_ = std::thread([this, ordered = transport.ordered()] { ordered ? watch() : serve(); });
 }
 

@@ -44,16 +44,6 @@ class UnitBuilder {
   std::size_t more_ = 0;
 };
 
-/// Of a simulated exchange: those of the stripes beyond the one that there is.
-std::size_t bytes_of_more_tables(std::int64_t elements, const Codec& codec, const PlanOptions& options) {
-  if (options.simulated_owners == 0 || codec.table_bytes() == 0) return 0;
-  const auto all = stripes(elements, codec.bucket(), options.simulated_owners, 0);
-  return (static_cast<std::size_t>(
-              std::ranges::count_if(all, [](const Stripe& s) { return s.last > s.first; })) -
-          1) *
-         codec.table_bytes();
-}
-
 /// Adds the units of the tensors at positions [begin, end) of the order.
 void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order, std::size_t begin,
                std::size_t end, const PlanOptions& options, std::vector<Unit>& units) {
@@ -66,7 +56,10 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
     const std::int64_t elements = tensors[t].info.elements, bucket = codec.bucket();
     if (elements == 0) continue;
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
-    const std::size_t more = bytes_of_more_tables(elements, codec, options);
+    const std::size_t more = options.simulated_owners > 0
+                                 ? encoded_bytes_of_stripes(codec, elements, options.simulated_owners) -
+                                       codec.encoded_bytes(elements)  // tables of the other stripes
+                                 : 0;
     if (elements * value_bytes < options.pack_bytes) {
       for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);
       pack.add_bytes(more);
@@ -97,6 +90,13 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
 }
 
 }  // namespace
+
+std::uint64_t encoded_bytes_of_stripes(const Codec& codec, std::int64_t elements, int owners) {
+  std::uint64_t bytes = 0;
+  for (const Stripe& stripe : stripes(elements, codec.bucket(), owners, 0))
+    bytes += codec.encoded_bytes(stripe.last - stripe.first);
+  return bytes;
+}
 
 std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
                             const PlanOptions& options) {

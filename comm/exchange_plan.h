@@ -9,6 +9,7 @@
 
 namespace lpsgd {
 
+class Codec;
 struct ExchangeTensor;
 
 /// Consecutive buckets of one tensor that belong to one owner.
@@ -57,6 +58,9 @@ struct PlanOptions {
   /// Of a simulated exchange, whose only owner has all: a unit has as many bytes as if there were this many.
   int simulated_owners = 0;
 };
+
+/// Bytes of one encoded copy of a tensor that is cut for so many owners.
+std::uint64_t encoded_bytes_of_stripes(const Codec& codec, std::int64_t elements, int owners);
 
 /// Units in the order in which they become ready when tensors are submitted in `order`.
 /// A codec with a table (Codec::table_bytes) writes it before each stripe, so its stripes are not cut.

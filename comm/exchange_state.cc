@@ -5,16 +5,13 @@
 #include <utility>
 
 #include "comm/exchange.h"
+#include "comm/exchange_plan.h"
 #include "core/error.h"
 
 namespace lpsgd {
 
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
-  const auto c = make_codec(codec, tensor);
-  std::uint64_t bytes = 0;
-  for (const Stripe& stripe : stripes(tensor.elements, c->bucket(), ranks, 0))
-    bytes += c->encoded_bytes(stripe.last - stripe.first);
-  return bytes;
+  return encoded_bytes_of_stripes(*make_codec(codec, tensor), tensor.elements, ranks);
 }
 
 Redistribution::Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
@@ -27,8 +24,8 @@ Redistribution::Redistribution(const std::vector<TensorInfo>& tensors, const std
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
     sums_[t].resize(static_cast<std::size_t>(tensors[t].elements));
-    for (const Stripe& stripe : stripes(tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks, t))
-      if (stripe.owner == rank) round2_[t].resize(static_cast<std::size_t>(stripe.last - stripe.first));
+    const Stripe own = stripe_of(rank, tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks, t);
+    round2_[t].resize(static_cast<std::size_t>(own.last - own.first));
   }
 }
 
@@ -53,11 +50,8 @@ void Redistribution::add(std::size_t t, std::span<const float> round1, std::span
   check(round1.size(), sums_[t].size(), "round 1");
   for (std::size_t i = 0; i < round1.size(); ++i) sums_[t][i] += static_cast<double>(round1[i]);
 
-  Stripe theirs, mine;  // empty, if the rank has none
-  for (const Stripe& stripe : stripes(tensor.elements, bucket, old_ranks_, t))
-    if (stripe.owner == added_) theirs = stripe;
-  for (const Stripe& stripe : stripes(tensor.elements, bucket, ranks_, t))
-    if (stripe.owner == rank_) mine = stripe;
+  const Stripe theirs = stripe_of(added_, tensor.elements, bucket, old_ranks_, t);
+  const Stripe mine = stripe_of(rank_, tensor.elements, bucket, ranks_, t);
   check(round2.size(), static_cast<std::size_t>(theirs.last - theirs.first), "round 2");
   const std::int64_t first = std::max(theirs.first, mine.first), last = std::min(theirs.last, mine.last);
   for (std::int64_t i = first; i < last; ++i)

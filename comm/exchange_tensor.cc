@@ -14,8 +14,7 @@ ExchangeTensor make_exchange_tensor(const TensorInfo& info, const CodecSpec& cod
   tensor.codec = make_codec(codec, info);
   tensor.untouched = codec.is_none() && ranks == 1;
   tensor.permuted = is_permuted(info, codec);
-  for (const Stripe& stripe : stripes(info.elements, tensor.codec->bucket(), ranks, number))
-    if (stripe.owner == rank) tensor.own = stripe;
+  tensor.own = stripe_of(rank, info.elements, tensor.codec->bucket(), ranks, number);
   if (!tensor.codec->error_feedback()) return tensor;
   tensor.residual1 = static_cast<std::size_t>(info.elements);
   if (returns_mean) tensor.residual2 = static_cast<std::size_t>(tensor.own.last - tensor.own.first);

@@ -12,6 +12,7 @@
 
 #include "core/config.h"
 #include "core/tensor_info.h"
+#include "nn/activation.h"
 #include "nn/shape.h"
 
 namespace lpsgd {
@@ -152,14 +153,7 @@ void size_field(config::Visitor& visitor, const char* key, Size2& size, const ch
 std::unique_ptr<Layer> make_conv_layer();
 std::unique_ptr<Layer> make_dense_layer();
 std::unique_ptr<Layer> make_batch_norm_layer();
-std::unique_ptr<Layer> make_relu_layer();
-std::unique_ptr<Layer> make_sigmoid_layer();
-std::unique_ptr<Layer> make_tanh_layer();
-std::unique_ptr<Layer> make_relu6_layer();
-std::unique_ptr<Layer> make_hardsigmoid_layer();
-std::unique_ptr<Layer> make_hardswish_layer();
-std::unique_ptr<Layer> make_silu_layer();
-std::unique_ptr<Layer> make_gelu_layer();
+std::unique_ptr<Layer> make_activation_layer(Activation kind);
 std::unique_ptr<Layer> make_dropout_layer();
 std::unique_ptr<Layer> make_lrn_layer();
 std::unique_ptr<Layer> make_scale_layer();

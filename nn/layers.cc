@@ -8,6 +8,15 @@
 
 namespace lpsgd {
 
+namespace {
+
+template <Activation kind>
+std::unique_ptr<Layer> make_activation() {
+  return make_activation_layer(kind);
+}
+
+}  // namespace
+
 std::span<const LayerKind> layer_kinds() {
   static const std::array kinds{
       LayerKind{"conv", "2-D convolution (cross-correlation, as in every framework)", make_conv_layer},
@@ -17,18 +26,20 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"embedding", "a table with a vector for each token number", make_embedding_layer},
       LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
                 make_batch_norm_layer},
-      LayerKind{"relu", "max(x, 0)", make_relu_layer},
-      LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_sigmoid_layer},
-      LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
-      LayerKind{"relu6", "min(max(x, 0), 6), as in MobileNet (Howard et al. 2017)", make_relu6_layer},
+      LayerKind{"relu", "max(x, 0)", make_activation<Activation::relu>},
+      LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_activation<Activation::sigmoid>},
+      LayerKind{"tanh", "hyperbolic tangent", make_activation<Activation::tanh>},
+      LayerKind{"relu6", "min(max(x, 0), 6), as in MobileNet (Howard et al. 2017)",
+                make_activation<Activation::relu6>},
       LayerKind{"hardsigmoid", "min(max(x + 3, 0), 6) / 6, as in MobileNet v3 (Howard et al. 2019)",
-                make_hardsigmoid_layer},
+                make_activation<Activation::hardsigmoid>},
       LayerKind{"hardswish", "x times its hardsigmoid, as in MobileNet v3 (Howard et al. 2019)",
-                make_hardswish_layer},
-      LayerKind{"silu", "x times its sigmoid, also called swish (Elfwing et al. 2017)", make_silu_layer},
+                make_activation<Activation::hardswish>},
+      LayerKind{"silu", "x times its sigmoid, also called swish (Elfwing et al. 2017)",
+                make_activation<Activation::silu>},
       LayerKind{"gelu",
                 "x times the normal distribution's probability of less than x (Hendrycks and Gimpel 2016)",
-                make_gelu_layer},
+                make_activation<Activation::gelu>},
       LayerKind{"dropout",
                 "in training sets values to 0 at random and scales the others, so that the expected value "
                 "stays the same; "

@@ -156,6 +156,8 @@ void redistribute_residuals(lpsgd_coder& of, int old_ranks, const float* const* 
 }  // namespace
 }  // namespace lpsgd
 
+using lpsgd::at;
+using lpsgd::coder_of;
 using lpsgd::guarded;
 
 int lpsgd_api_version() {
@@ -171,10 +173,9 @@ const char* lpsgd_last_error() {
 int lpsgd_coder_new(const char* policy, const lpsgd_tensor* tensors, size_t count,
                     const lpsgd_options* options, lpsgd_coder** coder) {
   return guarded([&] {
-    lpsgd::at(policy, "the policy");
-    if (count > 0) lpsgd::at(tensors, "the list of tensors");
-    lpsgd::at(coder, "the place for the coder") =
-        lpsgd::make(policy, {tensors, count}, lpsgd::at(options, "the options"));
+    at(policy, "the policy");
+    if (count > 0) at(tensors, "the list of tensors");
+    at(coder, "the place for the coder") = lpsgd::make(policy, {tensors, count}, at(options, "the options"));
   });
 }
 void lpsgd_coder_free(lpsgd_coder* coder) {
@@ -190,54 +191,54 @@ const char* lpsgd_warnings(const lpsgd_coder* coder) {
 int lpsgd_add_bucket(lpsgd_coder* coder, const size_t* tensors, float* const* gradients, size_t count,
                      size_t* bucket) {
   return guarded([&] {
-    lpsgd::at(bucket, "the place for the bucket's number");
-    if (count > 0) lpsgd::at(tensors, "a bucket's tensors"), lpsgd::at(gradients, "a bucket's gradients");
-    *bucket = lpsgd::coder_of(coder).add_bucket({tensors, tensors + count}, {gradients, count});
+    at(bucket, "the place for the bucket's number");
+    if (count > 0) at(tensors, "a bucket's tensors"), at(gradients, "a bucket's gradients");
+    *bucket = coder_of(coder).add_bucket({tensors, tensors + count}, {gradients, count});
   });
 }
 int lpsgd_move_bucket(lpsgd_coder* coder, size_t bucket, float* const* gradients, size_t count) {
   return guarded([&] {
-    if (count > 0) lpsgd::at(gradients, "a bucket's gradients");
-    lpsgd::coder_of(coder).move_bucket(bucket, {gradients, count});
+    if (count > 0) at(gradients, "a bucket's gradients");
+    coder_of(coder).move_bucket(bucket, {gradients, count});
   });
 }
 int lpsgd_drop_bucket(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { lpsgd::coder_of(coder).drop_bucket(bucket); });
+  return guarded([&] { coder_of(coder).drop_bucket(bucket); });
 }
 
 int lpsgd_message(lpsgd_coder* coder, size_t bucket, int which, int32_t rank, void** bytes, size_t* size) {
   return guarded([&] {
-    lpsgd::MessageCoder& of = lpsgd::coder_of(coder);
+    lpsgd::MessageCoder& of = coder_of(coder);
     if (which < lpsgd_outgoing || which > lpsgd_mean)
       throw lpsgd::Error(fmt::format("there is no kind {} of messages", which));
     const auto message = which == lpsgd_outgoing   ? of.outgoing(bucket, rank)
                          : which == lpsgd_incoming ? of.incoming(bucket, rank)
                                                    : of.mean(bucket, rank);
-    lpsgd::at(bytes, "the place for a message") = message.data();
-    lpsgd::at(size, "the place for its size") = message.size();
+    at(bytes, "the place for a message") = message.data();
+    at(size, "the place for its size") = message.size();
   });
 }
 
 int lpsgd_begin(lpsgd_coder* coder, uint32_t step) {
-  return guarded([&] { lpsgd::coder_of(coder).begin(step); });
+  return guarded([&] { coder_of(coder).begin(step); });
 }
 int lpsgd_encode(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { lpsgd::coder_of(coder).encode(bucket); });
+  return guarded([&] { coder_of(coder).encode(bucket); });
 }
 int lpsgd_reduce(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { lpsgd::coder_of(coder).reduce(bucket); });
+  return guarded([&] { coder_of(coder).reduce(bucket); });
 }
 int lpsgd_decode(lpsgd_coder* coder, size_t bucket) {
-  return guarded([&] { lpsgd::coder_of(coder).decode(bucket); });
+  return guarded([&] { coder_of(coder).decode(bucket); });
 }
 int lpsgd_end(lpsgd_coder* coder) {
-  return guarded([&] { lpsgd::coder_of(coder).end(); });
+  return guarded([&] { coder_of(coder).end(); });
 }
 int lpsgd_take_seconds(lpsgd_coder* coder, double* encode, double* decode) {
   return guarded([&] {
-    double& encoding = lpsgd::at(encode, "the place for seconds");
-    double& decoding = lpsgd::at(decode, "the place for seconds");
-    const lpsgd::MessageCoder::Seconds seconds = lpsgd::coder_of(coder).take_seconds();
+    double& encoding = at(encode, "the place for seconds");
+    double& decoding = at(decode, "the place for seconds");
+    const lpsgd::MessageCoder::Seconds seconds = coder_of(coder).take_seconds();
     encoding = seconds.encode;
     decoding = seconds.decode;
   });
@@ -245,8 +246,8 @@ int lpsgd_take_seconds(lpsgd_coder* coder, double* encode, double* decode) {
 
 int lpsgd_get_residual(const lpsgd_coder* coder, size_t tensor, int round, float* values, size_t* count) {
   return guarded([&] {
-    const lpsgd::MessageCoder& of = lpsgd::coder_of(coder);
-    lpsgd::at(count, "a residual's number of values");
+    const lpsgd::MessageCoder& of = coder_of(coder);
+    at(count, "a residual's number of values");
     if (values == nullptr) {
       *count = of.residual_size(tensor, round);
       return;
@@ -260,16 +261,16 @@ int lpsgd_get_residual(const lpsgd_coder* coder, size_t tensor, int round, float
 }
 int lpsgd_set_residual(lpsgd_coder* coder, size_t tensor, int round, const float* values, size_t count) {
   return guarded([&] {
-    if (count > 0) lpsgd::at(values, "a residual's values");
-    lpsgd::coder_of(coder).set_residual(tensor, round, {values, count});
+    if (count > 0) at(values, "a residual's values");
+    coder_of(coder).set_residual(tensor, round, {values, count});
   });
 }
 int lpsgd_redistribute_residuals(lpsgd_coder* coder, int32_t old_ranks, const float* const* values,
                                  const size_t* counts) {
   return guarded([&] {
-    lpsgd_coder& of = lpsgd::at(coder, "the coder");
-    lpsgd::at(values, "the list of residuals");
-    lpsgd::at(counts, "the list of their sizes");
+    lpsgd_coder& of = at(coder, "the coder");
+    at(values, "the list of residuals");
+    at(counts, "the list of their sizes");
     lpsgd::redistribute_residuals(of, old_ranks, values, counts);
   });
 }

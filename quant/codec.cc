@@ -200,4 +200,10 @@ std::vector<Stripe> stripes(std::int64_t elements, std::int64_t bucket, int rank
   return out;
 }
 
+Stripe stripe_of(int rank, std::int64_t elements, std::int64_t bucket, int ranks, std::size_t tensor) {
+  const auto count = static_cast<std::size_t>(ranks);
+  const std::size_t r = (static_cast<std::size_t>(rank) + count - tensor % count) % count;
+  return stripes(elements, bucket, ranks, tensor)[r];
+}
+
 }  // namespace lpsgd

@@ -145,5 +145,7 @@ struct Stripe {
   int owner = 0;
 };
 std::vector<Stripe> stripes(std::int64_t elements, std::int64_t bucket, int ranks, std::size_t tensor);
+/// That of one rank.
+Stripe stripe_of(int rank, std::int64_t elements, std::int64_t bucket, int ranks, std::size_t tensor);
 
 }  // namespace lpsgd

@@ -155,8 +155,8 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
                      int rank, int ranks) {
   of.round1[t].assign(static_cast<std::size_t>(tensor.elements), 0.0f);
-  for (const Stripe& stripe : stripes(tensor.elements, codec.bucket.of(tensor), ranks, t))
-    if (stripe.owner == rank) of.round2[t].assign(static_cast<std::size_t>(stripe.last - stripe.first), 0.0f);
+  const Stripe own = stripe_of(rank, tensor.elements, codec.bucket.of(tensor), ranks, t);
+  of.round2[t].assign(static_cast<std::size_t>(own.last - own.first), 0.0f);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Operations that read and write every value once: activations, sums, products, and the order of a flattened
 // image.
 #include <algorithm>
-#include <type_traits>
 
 #include "nn/cpu/context.h"
 
@@ -60,8 +59,8 @@ class ActivationOp final : public Op {
  private:
   Context& context_;
   Binding b_;
-  std::remove_reference_t<decltype(ActivationKernels<T>::activation[0])> forward_;
-  std::remove_reference_t<decltype(ActivationKernels<T>::activation_gradient[0])> backward_;
+  typename ActivationKernels<T>::ActivationKernel forward_;
+  typename ActivationKernels<T>::ActivationGradientKernel backward_;
   const T* at_;  // the output or the input
   Terms<T> gradients_;
 };

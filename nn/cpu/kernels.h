@@ -75,10 +75,11 @@ struct ActivationKernels {
                      T* out, std::uint16_t* argmax);
   /// Of each Activation: y of x, and dx of the sum of gradients and of `at` (maths::activation_gradient). dx
   /// may be one of the gradients.
-  std::array<void (*)(const T* x, T* y, std::int64_t n), activation_kinds> activation;
-  std::array<void (*)(const T* const* gradients, int count, const T* at, T* dx, std::int64_t n),
-             activation_kinds>
-      activation_gradient;
+  using ActivationKernel = void (*)(const T* x, T* y, std::int64_t n);
+  using ActivationGradientKernel = void (*)(const T* const* gradients, int count, const T* at, T* dx,
+                                            std::int64_t n);
+  std::array<ActivationKernel, activation_kinds> activation;
+  std::array<ActivationGradientKernel, activation_kinds> activation_gradient;
   /// out = x times the row `factor`, row by row.
   void (*multiply)(const T* x, const T* factor, T* out, std::int64_t rows, std::int64_t width);
   /// sum[c] += the sum over rows of x * y.

@@ -46,53 +46,28 @@ Value operators(OperatorWriter& out, const Value& x, Activation kind) {
   return x;
 }
 
-template <Activation kind>
 class ActivationLayer final : public Layer {
  public:
+  explicit ActivationLayer(Activation kind) : kind_(kind) {}
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
-  bool is_relu() const override { return kind == Activation::relu; }
-  bool can_run_in_place() const override { return gradient_reads_output(kind); }
-  bool backward_reads_input() const override { return !gradient_reads_output(kind); }
-  bool backward_reads_output() const override { return gradient_reads_output(kind); }
+  bool is_relu() const override { return kind_ == Activation::relu; }
+  bool can_run_in_place() const override { return gradient_reads_output(kind_); }
+  bool backward_reads_input() const override { return !gradient_reads_output(kind_); }
+  bool backward_reads_output() const override { return gradient_reads_output(kind_); }
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
-    return backend.activation(binding, kind);
+    return backend.activation(binding, kind_);
   }
-  void write_operators(OperatorWriter& out) const override { out.output(operators(out, out.input(), kind)); }
+  void write_operators(OperatorWriter& out) const override { out.output(operators(out, out.input(), kind_)); }
+
+ private:
+  const Activation kind_;
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_relu_layer() {
-  return std::make_unique<ActivationLayer<Activation::relu>>();
-}
-
-std::unique_ptr<Layer> make_sigmoid_layer() {
-  return std::make_unique<ActivationLayer<Activation::sigmoid>>();
-}
-
-std::unique_ptr<Layer> make_tanh_layer() {
-  return std::make_unique<ActivationLayer<Activation::tanh>>();
-}
-
-std::unique_ptr<Layer> make_relu6_layer() {
-  return std::make_unique<ActivationLayer<Activation::relu6>>();
-}
-
-std::unique_ptr<Layer> make_hardsigmoid_layer() {
-  return std::make_unique<ActivationLayer<Activation::hardsigmoid>>();
-}
-
-std::unique_ptr<Layer> make_hardswish_layer() {
-  return std::make_unique<ActivationLayer<Activation::hardswish>>();
-}
-
-std::unique_ptr<Layer> make_silu_layer() {
-  return std::make_unique<ActivationLayer<Activation::silu>>();
-}
-
-std::unique_ptr<Layer> make_gelu_layer() {
-  return std::make_unique<ActivationLayer<Activation::gelu>>();
+std::unique_ptr<Layer> make_activation_layer(Activation kind) {
+  return std::make_unique<ActivationLayer>(kind);
 }
 
 }  // namespace lpsgd
