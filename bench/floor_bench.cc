@@ -148,6 +148,11 @@ class FloorBackend final : public lpsgd::Backend {
   std::unique_ptr<Op> lrn(const Binding&, const lpsgd::LrnDesc&) override { return idle(); }
   std::unique_ptr<Op> lstm(const Binding&, const lpsgd::LstmDesc&) override { return idle(); }
   std::unique_ptr<Op> embedding(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> layer_norm(const Binding&, const lpsgd::LayerNormDesc&) override { return idle(); }
+  std::unique_ptr<Op> attention(const Binding&, const lpsgd::AttentionDesc&) override { return idle(); }
+  std::unique_ptr<Op> position(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> class_token(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> select_frame(const Binding&, std::int64_t) override { return idle(); }
   std::unique_ptr<Op> pool(const Binding&, const lpsgd::PoolDesc&) override { return idle(); }
   std::unique_ptr<Op> channels_first(const Binding&) override { return idle(); }
   std::unique_ptr<Op> sum(lpsgd::DataType, void*, std::vector<const void*>, const void*,

@@ -259,6 +259,10 @@ Graph read_graph(const Value& value, std::optional<std::int64_t> frames) {
                              *frames, file.input[0]));
   Graph graph = GraphReader(file, value).read();
   graph.has_open_frames = file.has_open_frames;
+  for (const Node& node : graph.nodes)
+    if (graph.is_sequence() && node.layer && node.layer->changes_frames())
+      config::fail(node.origin, fmt::format("layer '{}'", node.name),
+                   "is for images: it changes the number of frames, and sequences have lengths of their own");
   if (graph.has_open_frames && (!graph.is_sequence() || graph.nodes.back().shape.size() != 2))
     config::fail(origin_of(value, "input"), "input",
                  "'any' is for sequences whose every frame has class scores");

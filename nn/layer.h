@@ -99,8 +99,9 @@ class Layer {
   // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
   virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }
-  virtual bool is_sum() const { return false; }     // each input's gradient is the output's gradient
-  virtual bool is_concat() const { return false; }  // the inputs' last dimensions are joined
+  virtual bool is_sum() const { return false; }          // each input's gradient is the output's gradient
+  virtual bool is_concat() const { return false; }       // the inputs' last dimensions are joined
+  virtual bool changes_frames() const { return false; }  // so the input's lengths are not the output's
   /// The output may be columns of a wider array (Binding::output_stride), if no residual is fused.
   virtual bool can_write_columns() const { return false; }
   virtual bool reads_tokens() const { return false; }  // the input holds token numbers, which stay float32
@@ -165,5 +166,11 @@ std::unique_ptr<Layer> make_concat_layer();
 std::unique_ptr<Layer> make_max_pool_layer();
 std::unique_ptr<Layer> make_average_pool_layer();
 std::unique_ptr<Layer> make_flatten_layer();
+std::unique_ptr<Layer> make_layer_norm_layer();
+std::unique_ptr<Layer> make_attention_layer();
+std::unique_ptr<Layer> make_to_sequence_layer();
+std::unique_ptr<Layer> make_position_layer();
+std::unique_ptr<Layer> make_class_token_layer();
+std::unique_ptr<Layer> make_select_frame_layer();
 
 }  // namespace lpsgd

@@ -142,6 +142,15 @@ struct BatchNormDesc {
   double eps = 1e-5, momentum = 0.1;
 };
 
+struct LayerNormDesc {
+  double eps = 1e-5;
+};
+
+struct AttentionDesc {
+  std::int64_t heads = 1;
+  bool causal = false;
+};
+
 /// y = x * (k + alpha / size * sum of x^2 over the `size` channels around)^-beta.
 struct LrnDesc {
   std::int64_t size = 5;
@@ -258,6 +267,20 @@ class Backend {
   virtual std::unique_ptr<Op> lstm(const Binding& binding, const LstmDesc& desc) = 0;
   /// Token numbers (batch, tokens) to rows of a table (batch, tokens, dimension).
   virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;
+  /// Over the last dimension. Parameters are weight and bias.
+  virtual std::unique_ptr<Op> layer_norm(const Binding& binding, const LayerNormDesc& desc) = 0;
+  /// (batch, frames, features) each: queries, keys and values, or one input with the three side by side. Head
+  /// h has the features from h w to (h + 1) w - 1, w = features / heads. Of each head, row t of the output is
+  /// the sum over frames j of p[t, j] value[j], p[t] = softmax of query[t] . key[j] / sqrt(w). Frames behind
+  /// a sequence's end do not count, nor do those behind t if it is causal. Outputs and gradients behind the
+  /// end are 0.
+  virtual std::unique_ptr<Op> attention(const Binding& binding, const AttentionDesc& desc) = 0;
+  /// The input plus the first rows of the parameter, (frames or more, features), for each sample.
+  virtual std::unique_ptr<Op> position(const Binding& binding) = 0;
+  /// (batch, frames, features) to (batch, 1 + frames, features): the parameter is each sample's first frame.
+  virtual std::unique_ptr<Op> class_token(const Binding& binding) = 0;
+  /// (batch, frames, features) to (batch, features): frame `index`.
+  virtual std::unique_ptr<Op> select_frame(const Binding& binding, std::int64_t index) = 0;
   virtual std::unique_ptr<Op> pool(const Binding& binding, const PoolDesc& desc) = 0;
   /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
   virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;

@@ -147,6 +147,17 @@ class CpuBackend final : public Backend {
     return guarded("LSTM", [&] { return make_lstm(context_, b, desc); });
   }
   std::unique_ptr<Op> embedding(const Binding& b) override { return make_embedding(context_, b); }
+  std::unique_ptr<Op> layer_norm(const Binding& b, const LayerNormDesc& desc) override {
+    return make_layer_norm(context_, b, desc);
+  }
+  std::unique_ptr<Op> attention(const Binding& b, const AttentionDesc& desc) override {
+    return make_attention(context_, b, desc);
+  }
+  std::unique_ptr<Op> position(const Binding& b) override { return make_position(context_, b); }
+  std::unique_ptr<Op> class_token(const Binding& b) override { return make_class_token(context_, b); }
+  std::unique_ptr<Op> select_frame(const Binding& b, std::int64_t index) override {
+    return make_select_frame(context_, b, index);
+  }
   std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
   std::unique_ptr<Op> dropout(const Binding& b, double probability) override {
     return make_dropout(context_, b, probability);

@@ -169,6 +169,11 @@ std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, doubl
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, std::vector<const void*> terms,
                              const void* mask, std::int64_t n);
+std::unique_ptr<Op> make_layer_norm(Context& context, const Binding& binding, const LayerNormDesc& desc);
+std::unique_ptr<Op> make_attention(Context& context, const Binding& binding, const AttentionDesc& desc);
+std::unique_ptr<Op> make_position(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_class_token(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_select_frame(Context& context, const Binding& binding, std::int64_t index);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
 std::unique_ptr<PixelInput> make_pixel_input(Context& context, const PixelDesc& desc);

@@ -125,6 +125,11 @@ class Collector final : public Backend {
   std::unique_ptr<Op> lrn(const Binding&, const LrnDesc&) override { return nullptr; }
   std::unique_ptr<Op> lstm(const Binding&, const LstmDesc&) override { return nullptr; }
   std::unique_ptr<Op> embedding(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> layer_norm(const Binding&, const LayerNormDesc&) override { return nullptr; }
+  std::unique_ptr<Op> attention(const Binding&, const AttentionDesc&) override { return nullptr; }
+  std::unique_ptr<Op> position(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> class_token(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> select_frame(const Binding&, std::int64_t) override { return nullptr; }
   std::unique_ptr<Op> pool(const Binding&, const PoolDesc&) override { return nullptr; }
   std::unique_ptr<Op> channels_first(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> sum(DataType, void*, std::vector<const void*>, const void*, std::int64_t) override {
