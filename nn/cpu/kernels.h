@@ -34,6 +34,13 @@ struct LrnConstants {
   float scale, beta, k;
 };
 
+/// The constants of layer normalisation; weight and bias have a value for each of a row's.
+struct LayerNormConstants {
+  const float* weight;
+  const float* bias;
+  float eps;
+};
+
 struct SoftmaxRow {
   float max;          // of the scores
   double sum;         // of exp(score - max)
@@ -84,6 +91,14 @@ struct ActivationKernels {
   void (*multiply)(const T* x, const T* factor, T* out, std::int64_t rows, std::int64_t width);
   /// sum[c] += the sum over rows of x * y.
   void (*add_products)(const T* x, const T* y, std::int64_t rows, std::int64_t width, float* sum);
+  /// y = (x - mean) * scale * weight + bias, mean and scale = 1 / sqrt(variance + eps) of each row. These are
+  /// stored, one for each row, unless `mean` is null.
+  void (*layer_norm)(const T* x, T* y, std::int64_t rows, std::int64_t width, LayerNormConstants k,
+                     float* mean, float* scale);
+  /// Writes dx, unless it is null, and adds to dweight and dbias, which have `width` values.
+  void (*layer_norm_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                              const float* weight, const float* mean, const float* scale, float* dweight,
+                              float* dbias);
   /// One LSTM step of one sample. `gates` holds the sums of i, f, g and o (`cells` floats each), which become
   /// their activations. c = f before + i g, output = o tanh(c).
   void (*lstm_cell)(float* gates, const float* before, float* c, T* output, std::int64_t cells);
@@ -112,6 +127,13 @@ struct Kernels {
     else
       return bf16;
   }
+  /// Replaces a row of scores, at least one, by the softmax of scale * scores. Returns the logarithm of the
+  /// sum of exp(scale * score).
+  float (*softmax_weights)(float* scores, std::int64_t n, float scale);
+  /// The same, with that logarithm known.
+  void (*softmax_weights_again)(float* scores, std::int64_t n, float scale, float log_sum);
+  /// Replaces the gradient of the weights by that of the scores.
+  void (*softmax_weights_gradient)(const float* weights, float* gradient, std::int64_t n, float scale);
   /// The optimizer's pass (nn/optimizer.h): g = gain * (g * g_scale + decay * w); v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,

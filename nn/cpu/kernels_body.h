@@ -9,6 +9,7 @@
 #include "nn/cpu/kernels_lanes.h"
 #include "nn/cpu/kernels_lrn.h"
 #include "nn/cpu/kernels_norm.h"
+#include "nn/cpu/kernels_rows.h"
 
 #ifndef LPSGD_KERNELS
 #error "define LPSGD_KERNELS"
@@ -287,6 +288,8 @@ constexpr ActivationKernels<T> activation_kernels{
     activation_gradient_table<T>(std::make_index_sequence<activation_kinds>()),
     multiply<T>,
     add_products<T>,
+    layer_norm<T>,
+    layer_norm_gradient<T>,
     lstm_cell<T>,
     lstm_cell_gradient<T>,
     lrn<T>,
@@ -297,7 +300,13 @@ constexpr ActivationKernels<T> activation_kernels{
 }  // namespace
 
 extern const Kernels LPSGD_KERNELS;
-const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS), activation_kernels<float>, activation_kernels<Bf16>,
-                            sgd, adam};
+const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
+                            activation_kernels<float>,
+                            activation_kernels<Bf16>,
+                            softmax_weights,
+                            softmax_weights_again,
+                            softmax_weights_gradient,
+                            sgd,
+                            adam};
 
 }  // namespace lpsgd::cpu

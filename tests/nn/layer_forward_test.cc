@@ -230,6 +230,77 @@ TEST(Forward, Multiply) {
   check("", "[x, x]", false);
 }
 
+TEST(Forward, LayerNorm) {
+  for (const double eps : {1e-5, 0.5}) {
+    LayerFixture f(one_layer("{layer_norm: n, eps: " + std::to_string(eps) + "}", 7 * 5 * 4), 2);
+    const std::span<float> w = f.network.parameters();
+    const auto bias = static_cast<std::size_t>(f.network.tensors()[1].offset);
+    for (std::size_t c = 0; c < 4; ++c) w[c] = 0.5f + static_cast<float>(c), w[bias + c] = -2.0f * w[c];
+    for (const bool training : {true, false})
+      check_forward(f, training, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+        double mean = 0, variance = 0;
+        for (std::int64_t i = 0; i < 4; ++i) mean += read(f, n, y, x, i, 0) / 4;
+        for (std::int64_t i = 0; i < 4; ++i) variance += std::pow(read(f, n, y, x, i, 0) - mean, 2) / 4;
+        const auto at = static_cast<std::size_t>(c);
+        return (read(f, n, y, x, c, 0) - mean) / std::sqrt(variance + eps) * static_cast<double>(w[at]) +
+               static_cast<double>(w[bias + at]);
+      });
+  }
+}
+
+/// Attention by its definition, in double, of inputs in [0, 1).
+TEST(Forward, Attention) {
+  constexpr std::int64_t frames = 9, heads = 3, width = 5, features = heads * width, batch = 2;
+  for (const bool causal : {false, true}) {
+    for (const std::vector<std::int32_t>& lengths : {std::vector<std::int32_t>{}, {9, 4}, {0, 7}}) {
+      LayerFixture f("input: [9, 45]\nclasses: 15\nlayers: [{attention: a, heads: 3, causal: " +
+                         std::string(causal ? "true" : "false") + "}]",
+                     batch);
+      f.lengths = lengths;
+      for (float& x : f.inputs) x *= 4;
+      f.loss();
+      for (std::int64_t n = 0; n < batch; ++n) {
+        const std::int64_t length = lengths.empty() ? frames : lengths[static_cast<std::size_t>(n)];
+        const auto in = [&](std::int64_t t, std::int64_t part, std::int64_t c) {
+          return static_cast<double>(
+              f.inputs[static_cast<std::size_t>((n * frames + t) * 3 * features + part * features + c)]);
+        };
+        for (std::int64_t t = 0; t < frames; ++t)
+          for (std::int64_t c = 0; c < features; ++c) {
+            double sum = 0, weighted = 0;
+            const std::int64_t first = c / width * width, end = causal ? std::min(t + 1, length) : length;
+            for (std::int64_t j = 0; j < end && t < length; ++j) {
+              double score = 0;
+              for (std::int64_t i = first; i < first + width; ++i) score += in(t, 0, i) * in(j, 1, i);
+              const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
+              sum += weight;
+              weighted += weight * in(j, 2, c);
+            }
+            ASSERT_NEAR(static_cast<double>(
+                            f.network.logits()[static_cast<std::size_t>((n * frames + t) * features + c)]),
+                        sum > 0 ? weighted / sum : 0, 2e-5)
+                << "sample " << n << " frame " << t << " feature " << c;
+          }
+      }
+    }
+  }
+}
+
+TEST(Forward, Frames) {
+  LayerFixture f(
+      "input: [2, 3, 4]\nclasses: 4\nlayers: [to_sequence, {class_token: t}, {position: p, frames: 8}, "
+      "{select_frame: s, index: 5}, {select_frame: r, input: p}, {add: a, input: [s, r]}]",
+      2);
+  const std::span<const float> w = f.network.parameters();
+  ASSERT_EQ(f.network.tensors()[0].name, "t.weight");
+  const float* const table = w.data() + f.network.tensors()[1].offset;
+  f.network.forward_train({f.inputs, f.labels}, 0);
+  for (std::size_t n = 0; n < 2; ++n)
+    for (std::size_t c = 0; c < 4; ++c)  // frame 5 is pixel 4 of row by row
+      EXPECT_NEAR(f.network.logits()[n * 4 + c],
+                  f.inputs[n * 24 + 4 * 4 + c] + table[5 * 4 + c] + w[c] + table[c], 1e-6);
+}
+
 /// The mask is random and scaled. It differs in every step and layer, is off in evaluation, and does not
 /// depend on the rank.
 TEST(Forward, DropoutDependsOnThePositionInTheGlobalBatch) {
@@ -300,30 +371,39 @@ TEST(Forward, BatchNormStatistics) {
 /// Inputs and labels behind the end of a sequence change nothing. A short sequence gives the same result
 /// alone.
 TEST(Forward, SequencesEndAtTheirLengths) {
-  const std::string text =
-      "input: [6, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
-      "fc, units: 3}]";
-  LayerFixture f(text, 2);
-  f.lengths = {3, 6};
-  const double loss = f.loss();
-  f.network.backward({});
-  const std::vector<float> gradients(f.network.gradients().begin(), f.network.gradients().end());
-  for (std::size_t i = 3 * 4; i < 6 * 4; ++i) f.inputs[i] = std::nanf("");
-  for (std::size_t i = 3; i < 6; ++i) f.labels[i] = 99;
-  EXPECT_EQ(f.loss(), loss);
-  f.network.backward({});
-  EXPECT_TRUE(std::equal(gradients.begin(), gradients.end(), f.network.gradients().begin()));
+  const auto text = [](int frames, const std::string& layers) {
+    return "input: [" + std::to_string(frames) + ", 4]\nclasses: 3\nlayers: [" + layers +
+           ", {dense: fc, units: 3}]";
+  };
+  for (const std::string layers :
+       {"{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}",
+        "{position: p, frames: 6}, {dense: d, units: 18}, {attention: a, heads: 2}, layer_norm, {dense: e, "
+        "units: 18}, {attention: b, heads: 3}",
+        "{dense: d, units: 18}, {attention: a, heads: 2, causal: true}, layer_norm, gelu"}) {
+    SCOPED_TRACE(layers);
+    LayerFixture f(text(6, layers), 2);
+    f.lengths = {3, 6};
+    const double loss = f.loss();
+    f.network.backward({});
+    const std::vector<float> gradients(f.network.gradients().begin(), f.network.gradients().end());
+    for (std::size_t i = 3 * 4; i < 6 * 4; ++i) f.inputs[i] = std::nanf("");
+    for (std::size_t i = 3; i < 6; ++i) f.labels[i] = 99;
+    EXPECT_EQ(f.loss(), loss);
+    f.network.backward({});
+    EXPECT_TRUE(std::equal(gradients.begin(), gradients.end(), f.network.gradients().begin()));
 
-  LayerFixture alone(
-      "input: [3, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
-      "fc, units: 3}]",
-      1);
-  std::copy(f.network.parameters().begin(), f.network.parameters().end(), alone.network.parameters().begin());
-  std::copy_n(f.inputs.begin(), 12, alone.inputs.begin());
-  alone.loss();
-  for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(alone.network.logits()[i], f.network.logits()[i], 1e-6);
-  f.lengths = {7, 6};
-  EXPECT_THROW(f.loss(), std::exception);
+    LayerFixture alone(text(3, layers), 1);
+    for (std::size_t t = 0; t < f.network.tensors().size(); ++t) {
+      const TensorInfo &from = f.network.tensors()[t], &to = alone.network.tensors()[t];
+      std::copy_n(f.network.parameters().begin() + from.offset, to.elements,
+                  alone.network.parameters().begin() + to.offset);
+    }
+    std::copy_n(f.inputs.begin(), 12, alone.inputs.begin());
+    alone.loss();
+    for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(alone.network.logits()[i], f.network.logits()[i], 1e-6);
+    f.lengths = {7, 6};
+    EXPECT_THROW(f.loss(), std::exception);
+  }
 }
 
 }  // namespace

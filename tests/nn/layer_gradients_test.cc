@@ -200,6 +200,51 @@ TEST(Gradients, Embedding) {
   EXPECT_THROW(f.loss(), Error);
 }
 
+TEST(Gradients, LayerNorm) {
+  check_gradients(network("[4, 3, 3]", "  - {conv: c, filters: 5, kernel: 1}\n  - {layer_norm: n}\n"));
+  check_gradients(
+      network("[4, 3, 3]", "  - {layer_norm: n, eps: 0.1}\n  - {add: s, input: [n, smooth, smooth]}\n"));
+  check_gradients(
+      "input: [5, 4]\nclasses: 3\nlayers: [{dense: a, units: 37}, layer_norm, {dense: b, units: 3}]", 4);
+  check_gradients("input: [7]\nclasses: 3\nlayers: [{layer_norm: a}, {dense: b, units: 3}]", 5);
+}
+
+TEST(Gradients, Attention) {
+  const auto check = [](const std::string& attention, int frames, const std::vector<std::int32_t>& lengths) {
+    check_gradients("input: [" + std::to_string(frames) +
+                        ", 4]\nclasses: 3\nlayers:\n  - {dense: q, units: 12, init_deviation: 1}\n"
+                        "  - {dense: k, input: in, units: 12, init_deviation: 1}\n"
+                        "  - {dense: v, input: in, units: 12}\n" +
+                        attention + "  - {dense: fc, units: 3}\n",
+                    3, 0.3, lengths);
+  };
+  for (const std::string options : {"heads: 1", "heads: 3", "heads: 2, causal: true"}) {
+    check("  - {attention: a, input: [q, k, v], " + options + "}\n", 6, {});
+    check("  - {concat: c, input: [q, k, v]}\n  - {attention: a, " + options + "}\n", 5, {2, 5, 0});
+    check("  - {attention: a, input: [q, q, v], " + options + "}\n", 4, {});
+  }
+}
+
+/// Frames of images: positions, a class token, and one frame alone.
+TEST(Gradients, Frames) {
+  const auto check = [](const std::string& layers) {
+    check_gradients(
+        "input: [4, 3, 3]\nclasses: 3\nlayers:\n  - {conv: c, filters: 6, kernel: 1}\n  - to_sequence\n" +
+            layers + "  - {dense: fc, units: 3}\n",
+        4);
+  };
+  check(
+      "  - {class_token: t, init_deviation: 1}\n  - {position: p, frames: 15}\n  - tanh\n"
+      "  - {select_frame: s}\n");
+  check(
+      "  - {position: p, frames: 12}\n  - {class_token: t}\n  - {attention: a, heads: 2}\n  - {select_frame: "
+      "s, index: 3}\n");
+  check(
+      "  - {position: p, frames: 12}\n  - {select_frame: s, index: 11}\n  - {select_frame: r, input: p, "
+      "index: 2}\n"
+      "  - {add: b, input: [s, r]}\n");
+}
+
 TEST(Gradients, SharedTensorsAddUp) {
   check_gradients(network("[4, 4, 3]",
                           "  - {conv: a, filters: 4, kernel: 1}\n  - {conv: b, input: smooth, filters: 4, "

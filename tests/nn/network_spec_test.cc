@@ -196,11 +196,44 @@ TEST(NetworkSpec, MisfitsNameTheLayerAndTheLine) {
             "net.yaml:4:5: layer 'a': nothing reads its output");
 }
 
+/// An error of the layers behind an input of 6 frames of 8 features.
+std::string sequence_error(const std::string& layers) {
+  return error_of("input: [6, 8]\nclasses: 3\nlayers: [" + layers + "]\n");
+}
+
+TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
+  EXPECT_EQ(layers_error("  - {attention: a, heads: 2}\n"),
+            "net.yaml:4:5: layer 'a': takes a sequence, got (8, 8, 4)");
+  EXPECT_EQ(
+      sequence_error("{attention: a, heads: 2}"),
+      "net.yaml:3:10: layer 'a': takes queries, keys and values side by side, got 8 features, which 3 does "
+      "not divide");
+  EXPECT_EQ(sequence_error("{attention: a, heads: 2, input: [in, in]}"),
+            "net.yaml:3:10: layer 'a': takes one input, or queries, keys and values; got 2 inputs");
+  EXPECT_EQ(sequence_error("{dense: d, units: 4}, {attention: a, heads: 2, input: [d, in, in]}"),
+            "net.yaml:3:32: layer 'a': inputs (6, 4) and (6, 8) differ");
+  EXPECT_EQ(sequence_error("{attention: a, heads: 3, input: [in, in, in]}"),
+            "net.yaml:3:10: layer 'a': 3 heads do not divide 8 features");
+  EXPECT_EQ(sequence_error("{position: p, frames: 5}"),
+            "net.yaml:3:10: layer 'p': has vectors for 5 frames, and its input has 6");
+  EXPECT_EQ(layers_error("  - {position: p, frames: 5}\n"),
+            "net.yaml:4:5: layer 'p': takes a sequence (frames, features), got (8, 8, 4)");
+  EXPECT_EQ(layers_error("  - to_sequence\n  - {select_frame: s, index: 64}\n"),
+            "net.yaml:5:5: layer 's': selects frame 64, and its input has 64 frames");
+  EXPECT_EQ(sequence_error("to_sequence"),
+            "net.yaml:3:10: layer 'to_sequence': takes an image (H, W, C), got (6, 8)");
+  for (const std::string layer : {"class_token", "select_frame"})
+    EXPECT_EQ(sequence_error("{dense: d, units: 3}, {" + layer + ": t}"),
+              "net.yaml:3:32: layer 't': is for images: it changes the number of frames, and sequences have "
+              "lengths of their own");
+}
+
 TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, relu, sigmoid, tanh, relu6, hardsigmoid, hardswish, silu, gelu, dropout, "
+      "lstm, embedding, batch_norm, layer_norm, attention, position, class_token, select_frame, to_sequence, "
+      "relu, sigmoid, tanh, relu6, hardsigmoid, hardswish, silu, gelu, dropout, "
       "lrn, scale, add, multiply, concat, max_pool, average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:15: c.filter: unknown key, did you mean 'filters'?; allowed here: conv, input, if, "

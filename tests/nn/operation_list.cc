@@ -317,6 +317,91 @@ void add_recurrent(Cases& out) {
   embedding(20, 35, 50, 300);  // every word often, more tokens than a block has threads
 }
 
+void add_attention(Cases& out) {
+  const auto attention = [&](std::int64_t batch, std::int64_t frames, std::int64_t heads, std::int64_t width,
+                             bool causal, bool joined,
+                             std::vector<std::int32_t> lengths = {}) -> OperationCase& {
+    OperationCase c;
+    c.name = fmt::format("attention {} x {} frames, {} heads of {}{}{}{}", batch, frames, heads, width,
+                         causal ? ", causal" : "", joined ? "" : ", three inputs",
+                         lengths.empty() ? "" : ", unequal");
+    c.batch = batch;
+    c.output = {frames, heads * width};
+    c.inputs.assign(joined ? 1 : 3, {frames, (joined ? 3 : 1) * heads * width});
+    c.range = 2;
+    c.lengths = std::move(lengths);
+    const AttentionDesc desc{heads, causal};
+    c.make = [desc](Backend& backend, const Binding& b) { return backend.attention(b, desc); };
+    out.push_back(std::move(c));
+    return out.back();
+  };
+  attention(2, 1, 1, 1, false, true);
+  attention(3, 5, 2, 4, false, true);
+  attention(3, 5, 2, 4, true, true);
+  attention(2, 7, 3, 5, true, false);
+  attention(4, 9, 2, 8, false, true, {9, 1, 0, 5});
+  attention(4, 9, 2, 8, true, false, {3, 9, 0, 8});
+  attention(2, 65, 3, 16, false, true);
+  attention(2, 33, 2, 20, true, true);   // in bfloat16 not every head is aligned
+  attention(1, 300, 2, 32, true, true);  // several blocks of queries
+  attention(1, 300, 1, 64, false, true, {259});
+  attention(3, 6, 2, 8, false, true).training = false;
+  attention(2, 6, 2, 8, false, false).input_gradients = false;
+
+  const auto layer_norm = [&](std::int64_t batch, Shape shape, double eps) -> OperationCase& {
+    OperationCase c;
+    c.name = fmt::format("layer norm {} x {}", batch, shape_text(shape));
+    c.batch = batch;
+    c.parameters = {{shape.back()}, {shape.back()}};
+    c.inputs = {shape};
+    c.output = std::move(shape);
+    c.make = [eps](Backend& backend, const Binding& b) { return backend.layer_norm(b, {eps}); };
+    out.push_back(std::move(c));
+    return out.back();
+  };
+  layer_norm(3, {5, 16}, 1e-5);
+  layer_norm(2, {7, 33}, 1e-6);
+  layer_norm(4, {1}, 1e-5);  // the output is the bias
+  layer_norm(2, {5, 4, 96}, 1e-5);
+  layer_norm(64, {70, 24}, 1e-5);  // more rows than a GPU's blocks take at once
+  layer_norm(3, {2, 768}, 1e-5);
+  layer_norm(2, {3, 5000}, 1e-2);
+  layer_norm(2, {5, 40}, 1e-5).training = false;
+  layer_norm(2, {5, 40}, 1e-5).input_gradients = false;
+}
+
+void add_frames(Cases& out) {
+  const auto add = [&](const char* name, std::int64_t batch, Shape in, Shape result,
+                       std::vector<Shape> parameters, auto make) -> OperationCase& {
+    OperationCase c;
+    c.name = fmt::format("{} {} x {}", name, batch, shape_text(in));
+    c.batch = batch;
+    c.inputs = {std::move(in)};
+    c.output = std::move(result);
+    c.parameters = std::move(parameters);
+    c.make = make;
+    out.push_back(std::move(c));
+    return out.back();
+  };
+  const auto position = [](Backend& backend, const Binding& b) { return backend.position(b); };
+  add("position", 3, {5, 7}, {5, 7}, {{5, 7}}, position);
+  add("position, longer table", 4, {6, 8}, {6, 8}, {{9, 8}}, position);
+  add("position in place", 4, {6, 8}, {6, 8}, {{6, 8}}, position).in_place = true;
+  add("position without input gradient", 65, {3, 16}, {3, 16}, {{4, 16}}, position).input_gradients = false;
+  add("position, evaluated", 2, {3, 16}, {3, 16}, {{4, 16}}, position).training = false;
+  const auto class_token = [](Backend& backend, const Binding& b) { return backend.class_token(b); };
+  add("class token", 3, {5, 7}, {6, 7}, {{7}}, class_token);
+  add("class token", 70, {4, 16}, {5, 16}, {{16}}, class_token);
+  add("class token without input gradient", 2, {4, 8}, {5, 8}, {{8}}, class_token).input_gradients = false;
+  for (const std::int64_t index : {0, 3}) {
+    const auto select = [index](Backend& backend, const Binding& b) {
+      return backend.select_frame(b, index);
+    };
+    add("select frame", 3, {4, 7}, {7}, {}, select);
+    add("select frame", 5, {4, 16}, {16}, {}, select);
+  }
+}
+
 /// The cases from `first` on again, as columns of a wider array: at multiples of 8 values, and at odd ones.
 void add_columns(Cases& out, std::size_t first) {
   const std::size_t end = out.size();
@@ -347,6 +432,8 @@ std::vector<OperationCase> operation_cases() {
   add_columns(out, pools);
   add_lrns(out);
   add_recurrent(out);
+  add_attention(out);
+  add_frames(out);
   return out;
 }
 

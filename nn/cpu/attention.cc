@@ -1,0 +1,217 @@
+// Attention, head by head, each on one thread. The scores of a block of queries stay in the caches and are
+// never in memory as a whole (Dao and others 2022): backward computes them again from the queries and keys,
+// and the weights from them and each row's logarithm of the sum. Frames behind a sequence's end are left out.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "nn/cpu/context.h"
+#include "nn/cpu/sgemm.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+std::size_t size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+template <class T>
+class AttentionOp final : public Op {
+ public:
+  AttentionOp(Context& context, const Binding& b, const AttentionDesc& desc)
+      : context_(context),
+        k_(context.k.of<T>()),
+        b_(b),
+        heads_(desc.heads),
+        causal_(desc.causal),
+        frames_(b.shape[0]),
+        features_(b.shape[1]),
+        width_(features_ / heads_),
+        block_(block_of(frames_)),
+        scale_(1 / std::sqrt(static_cast<float>(width_))) {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const bool joined = b.inputs.size() == 1;
+      const InputView& in = b.inputs[joined ? 0 : i];
+      const std::int64_t column = joined ? static_cast<std::int64_t>(i) * features_ : 0;
+      T* const gradient = as<T>(in.gradient);
+      parts_[i] = {as<T>(in.value) + column, gradient ? gradient + column : nullptr, in.shape[1]};
+    }
+    lengths_.assign(size(b.batch), frames_);
+    if (b.training) log_sums_ = Buffer<float>(size(b.batch * heads_ * frames_));
+    for (int t = 0; t < context.threads; ++t) scratch_.emplace_back(*this);
+  }
+
+  void forward(const Pass& pass) override {
+    for (std::int64_t n = 0; n < b_.batch; ++n) lengths_[size(n)] = pass.length(n, frames_);
+    context_.parallel(b_.batch * heads_, [&](int thread, std::int64_t first, std::int64_t last) {
+      for (std::int64_t head = first; head < last; ++head) forward_head(head, scratch_[size(thread)]);
+    });
+  }
+
+  void backward() override {
+    context_.parallel(b_.batch * heads_, [&](int thread, std::int64_t first, std::int64_t last) {
+      for (std::int64_t head = first; head < last; ++head) backward_head(head, scratch_[size(thread)]);
+    });
+  }
+
+ private:
+  enum Which : std::uint8_t { queries, keys, values };
+  struct Part {
+    const T* value = nullptr;
+    T* gradient = nullptr;
+    std::int64_t stride = 0;  // of rows
+  };
+  /// A thread's memory. Those of bfloat16 hold its values as float32.
+  struct Scratch {
+    Buffer<float> weights, weights_gradient;  // of a block's queries: (block, frames)
+    std::array<Buffer<float>, 3> part;        // (frames, width)
+    Buffer<float> output;                     // (block, width): the output, or its gradient
+    std::array<Buffer<float>, 3> gradient;    // (frames, width)
+    explicit Scratch(const AttentionOp& op) {
+      const auto rows = [&](std::int64_t n) { return Buffer<float>(size(n * op.width_)); };
+      weights = Buffer<float>(size(op.block_ * op.frames_));
+      if constexpr (!is_float) {
+        for (Buffer<float>& p : part) p = rows(op.frames_);
+        output = rows(op.block_);
+      }
+      if (!op.b_.training) return;
+      weights_gradient = Buffer<float>(size(op.block_ * op.frames_));
+      for (Buffer<float>& g : gradient) g = rows(op.frames_);
+    }
+  };
+  static constexpr bool is_float = std::is_same_v<T, float>;
+
+  /// Queries of a block: their scores take at most 256 KiB, in the second-level cache.
+  static std::int64_t block_of(std::int64_t frames) {
+    constexpr std::int64_t cached = 65536, most = 128, least = 8;
+    const std::int64_t queries_cached = std::clamp<std::int64_t>(cached / frames, least, most);
+    const std::int64_t blocks = (frames + queries_cached - 1) / queries_cached;
+    return (frames + blocks - 1) / blocks;
+  }
+
+  std::int64_t length(std::int64_t head) const { return lengths_[size(head / heads_)]; }
+  /// Keys that the queries before `end` see.
+  std::int64_t seen(std::int64_t end, std::int64_t length) const { return causal_ ? end : length; }
+
+  /// The head's first value in rows of so many values.
+  template <class P>
+  P at_head(P rows, std::int64_t head, std::int64_t stride) const {
+    return rows + head / heads_ * frames_ * stride + head % heads_ * width_;
+  }
+
+  /// Rows of a head as float32: where they are, or copied to `to`.
+  MatrixView as_floats(const T* rows, std::int64_t stride, std::int64_t count, float* to) const {
+    if constexpr (is_float) {
+      return {rows, stride};
+    } else {
+      for (std::int64_t r = 0; r < count; ++r) k_.widen(rows + r * stride, to + r * width_, width_);
+      return {to, width_};
+    }
+  }
+  MatrixView part(Which which, std::int64_t head, Scratch& s) const {
+    const Part& p = parts_[which];
+    return as_floats(at_head(p.value, head, p.stride), p.stride, length(head), s.part[which].data());
+  }
+  static MatrixView from_row(MatrixView m, std::int64_t row) {
+    return {m.data + row * m.stride, m.stride, m.transposed};
+  }
+  static MatrixView transposed(MatrixView m) { return {m.data, m.stride, true}; }
+
+  /// The weights of the queries from `first` to `end`, rows of as many values as the last query sees keys.
+  /// Keys that a query does not see have 0. In training a first call keeps the logarithms of the sums.
+  void weights(std::int64_t head, std::int64_t first, std::int64_t end, std::int64_t shown, MatrixView q,
+               MatrixView k, bool again, float* to) {
+    sgemm(end - first, shown, width_, from_row(q, first), transposed(k), to, shown);
+    float* const log_sums = b_.training ? log_sums_.data() + head * frames_ : nullptr;
+    for (std::int64_t t = first; t < end; ++t, to += shown) {
+      const std::int64_t own = causal_ ? t + 1 : shown;
+      if (again) {
+        context_.k.softmax_weights_again(to, own, scale_, log_sums[t]);
+      } else {
+        const float log_sum = context_.k.softmax_weights(to, own, scale_);
+        if (log_sums) log_sums[t] = log_sum;
+      }
+      std::fill(to + own, to + shown, 0.0f);
+    }
+  }
+
+  void forward_head(std::int64_t head, Scratch& s) {
+    const std::int64_t count = length(head);
+    const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
+    T* const output = at_head(as<T>(b_.output), head, features_);
+    for (std::int64_t first = 0; first < count; first += block_) {
+      const std::int64_t end = std::min(first + block_, count), shown = seen(end, count);
+      weights(head, first, end, shown, q, k, false, s.weights.data());
+      const MatrixView p{s.weights.data(), shown};
+      T* const rows = output + first * features_;
+      if constexpr (is_float) {
+        sgemm(end - first, width_, shown, p, v, rows, features_);
+      } else {
+        sgemm(end - first, width_, shown, p, v, s.output.data(), width_);
+        narrow_rows(s.output.data(), end - first, rows, features_);
+      }
+    }
+    clear_rows(output, count, features_);
+  }
+
+  void backward_head(std::int64_t head, Scratch& s) {
+    const std::int64_t count = length(head);
+    const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
+    for (Buffer<float>& g : s.gradient) std::fill_n(g.data(), count * width_, 0.0f);
+    const T* const output_gradient = at_head(as<T>(b_.output_gradients[0]), head, features_);
+    for (std::int64_t first = 0; first < count; first += block_) {
+      const std::int64_t end = std::min(first + block_, count), rows = end - first, shown = seen(end, count);
+      weights(head, first, end, shown, q, k, true, s.weights.data());
+      const MatrixView p{s.weights.data(), shown}, dp{s.weights_gradient.data(), shown};
+      const MatrixView dy = as_floats(output_gradient + first * features_, features_, rows, s.output.data());
+      const auto add = [&](Which to, std::int64_t row, std::int64_t m, std::int64_t inner, MatrixView a,
+                           MatrixView b) {
+        sgemm(m, width_, inner, a, b, s.gradient[to].data() + row * width_, width_, true);
+      };
+      add(values, 0, shown, rows, transposed(p), dy);
+      sgemm(rows, shown, width_, dy, transposed(v), s.weights_gradient.data(), shown);
+      for (std::int64_t r = 0; r < rows; ++r)  // where the weight is 0, so is the gradient
+        context_.k.softmax_weights_gradient(s.weights.data() + r * shown,
+                                            s.weights_gradient.data() + r * shown, shown, scale_);
+      add(queries, first, rows, shown, dp, k);
+      add(keys, 0, shown, rows, transposed(dp), from_row(q, first));
+    }
+    for (const Which which : {queries, keys, values}) {
+      const Part& p = parts_[which];
+      if (p.gradient == nullptr) continue;
+      T* const to = at_head(p.gradient, head, p.stride);
+      narrow_rows(s.gradient[which].data(), count, to, p.stride);
+      clear_rows(to, count, p.stride);
+    }
+  }
+
+  void narrow_rows(const float* from, std::int64_t count, T* to, std::int64_t stride) const {
+    for (std::int64_t r = 0; r < count; ++r) k_.narrow(from + r * width_, to + r * stride, width_);
+  }
+  /// Writes zeros to the head's rows behind the end of its sequence.
+  void clear_rows(T* rows, std::int64_t count, std::int64_t stride) const {
+    for (std::int64_t r = count; r < frames_; ++r) std::fill_n(rows + r * stride, width_, T{});
+  }
+
+  Context& context_;
+  const ActivationKernels<T>& k_;
+  Binding b_;
+  std::int64_t heads_;
+  bool causal_;
+  std::int64_t frames_, features_, width_, block_;
+  float scale_;
+  std::array<Part, 3> parts_;
+  std::vector<std::int64_t> lengths_;  // of the last pass
+  Buffer<float> log_sums_;             // (batch, heads, frames)
+  std::vector<Scratch> scratch_;       // of each thread
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_attention(Context& context, const Binding& binding, const AttentionDesc& desc) {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<AttentionOp<T>>(context, binding, desc);
+  });
+}
+
+}  // namespace lpsgd::cpu
