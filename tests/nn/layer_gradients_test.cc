@@ -221,7 +221,11 @@ TEST(Gradients, Attention) {
   for (const std::string options : {"heads: 1", "heads: 3", "heads: 2, causal: true"}) {
     check("  - {attention: a, input: [q, k, v], " + options + "}\n", 6, {});
     check("  - {concat: c, input: [q, k, v]}\n  - {attention: a, " + options + "}\n", 5, {2, 5, 0});
-    check("  - {attention: a, input: [q, q, v], " + options + "}\n", 4, {});
+    check_gradients(
+        "input: [4, 4]\nclasses: 3\nlayers: [{dense: q, units: 12, init_deviation: 1}, {attention: a, input: "
+        "[q, q, q], " +
+            options + "}, {dense: fc, units: 3}]",
+        3, 0.3);
   }
 }
 
