@@ -35,21 +35,23 @@ __device__ __forceinline__ int length_of(const AttentionShape& s, const std::int
   return length < s.frames ? length : s.frames;
 }
 
-/// By comparisons: the compiler would copy an array that is indexed by blockIdx to the stack.
-__device__ __forceinline__ HeadCopy copy_of_block(const HeadCopies& copies) {
+/// A member of the block's copy. The compiler would put the copies on the stack to index them by blockIdx,
+/// and would not know that the pointers of a whole copy are global memory's.
+template <class M>
+__device__ __forceinline__ M of_block(const HeadCopies& copies, M HeadCopy::*member) {
   static_assert(max_head_copies == 4);
-  return blockIdx.y == 0   ? copies.at[0]
-         : blockIdx.y == 1 ? copies.at[1]
-         : blockIdx.y == 2 ? copies.at[2]
-                           : copies.at[3];
+  return blockIdx.y == 0   ? copies.at[0].*member
+         : blockIdx.y == 1 ? copies.at[1].*member
+         : blockIdx.y == 2 ? copies.at[2].*member
+                           : copies.at[3].*member;
 }
 
 template <class T, int V>
 __global__ void split_heads_kernel(AttentionShape s, HeadRange range, const HeadCopies copies,
                                    const std::int32_t* lengths) {
-  const HeadCopy copy = copy_of_block(copies);
-  const T* const from = static_cast<const T*>(copy.from);
-  T* const to = static_cast<T*>(copy.to);
+  const T* const from = static_cast<const T*>(of_block(copies, &HeadCopy::from));
+  T* const to = static_cast<T*>(of_block(copies, &HeadCopy::to));
+  const std::int64_t stride = of_block(copies, &HeadCopy::stride);
   const unsigned packs = static_cast<unsigned>(s.padded_width / V);
   const unsigned of_pair = static_cast<unsigned>(s.padded_frames) * packs;
   const unsigned all = range.count * of_pair, step = gridDim.x * blockDim.x;
@@ -58,16 +60,16 @@ __global__ void split_heads_kernel(AttentionShape s, HeadRange range, const Head
     const int t = static_cast<int>(i % of_pair / packs), c = static_cast<int>(i % packs) * V;
     float v[V] = {};
     if (c < s.width && t < length_of(s, lengths, pair.sample))
-      load<V>(from + pair.first(s, copy.stride) + t * copy.stride + c, v);
+      load<V>(from + pair.first(s, stride) + t * stride + c, v);
     store<V>(to + static_cast<std::int64_t>(i) * V, v);
   }
 }
 
 template <class T, int V>
 __global__ void join_heads_kernel(AttentionShape s, HeadRange range, const HeadCopies copies) {
-  const HeadCopy copy = copy_of_block(copies);
-  const T* const from = static_cast<const T*>(copy.from);
-  T* const to = static_cast<T*>(copy.to);
+  const T* const from = static_cast<const T*>(of_block(copies, &HeadCopy::from));
+  T* const to = static_cast<T*>(of_block(copies, &HeadCopy::to));
+  const std::int64_t stride = of_block(copies, &HeadCopy::stride);
   const unsigned packs = static_cast<unsigned>(s.width / V);
   const unsigned of_pair = static_cast<unsigned>(s.frames) * packs;
   const unsigned all = range.count * of_pair, step = gridDim.x * blockDim.x;
@@ -78,7 +80,7 @@ __global__ void join_heads_kernel(AttentionShape s, HeadRange range, const HeadC
     float v[V];
     const std::int64_t row = static_cast<std::int64_t>(number) * s.padded_frames + t;
     load<V>(from + row * s.padded_width + c, v);
-    store<V>(to + pair.first(s, copy.stride) + t * copy.stride + c, v);
+    store<V>(to + pair.first(s, stride) + t * stride + c, v);
   }
 }
 
