@@ -91,6 +91,8 @@ class Layer {
   /// Of forward for one sample; a multiply-add counts as 2. Pooling, activations and layers that only move
   /// values count as 0.
   virtual std::int64_t flops() const { return 0; }
+  /// Of the inputs' gradients, likewise.
+  virtual std::int64_t input_gradient_flops() const { return flops(); }
 
   /// What forward keeps for backward beside the output, for one sample: where each maximum
   /// was, or which values were dropped.

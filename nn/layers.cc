@@ -30,12 +30,14 @@ std::span<const LayerKind> layer_kinds() {
                 make_layer_norm_layer},
       LayerKind{
           "attention",
-          "multi-head attention of a sequence to itself (Vaswani et al. 2017, section 3.2), without its "
-          "products: reads queries, keys and values, side by side in one input or as three inputs",
+          "multi-head attention of a sequence to itself (Vaswani et al. 2017, section 3.2): reads "
+          "queries, keys and values, side by side in one input or as three inputs; the products before and "
+          "behind it are dense layers",
           make_attention_layer},
-      LayerKind{"position", "adds a trained vector to each frame, its position's (Gehring et al. 2017)",
+      LayerKind{"position", "adds to each frame a trained vector for its position (Gehring et al. 2017)",
                 make_position_layer},
-      LayerKind{"class_token", "puts a trained frame before the others (Dosovitskiy et al. 2020)",
+      LayerKind{"class_token",
+                "puts a trained vector before the frames, as one more frame (Dosovitskiy et al. 2020)",
                 make_class_token_layer},
       LayerKind{"select_frame", "one frame of a sequence as features", make_select_frame_layer},
       LayerKind{"to_sequence", "an image as a sequence: its pixels, row by row", make_to_sequence_layer},

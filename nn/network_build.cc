@@ -161,7 +161,7 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
     cost.bytes += value(plan.steps[s].inputs[0]) + value(plan.steps[s].output) +
                   (plan.steps[s].residual ? value(*plan.steps[s].residual) : 0);
   cost.bytes += static_cast<std::int64_t>(sizeof(float)) * weights;
-  std::int64_t gradients_computed = weights > 0 ? 1 : 0;
+  cost.flops = weights > 0 ? flops : 0;
   bool reaches_input = false;
   for (const std::optional<std::size_t>& g : planned.input_gradients) {
     if (!g) continue;
@@ -170,9 +170,8 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   }
   if (reaches_input) {
     cost.bytes += operand * weights;
-    ++gradients_computed;
+    cost.flops += node.layer->input_gradient_flops() * options.batch;
   }
-  cost.flops = gradients_computed * flops;
   if (!step.op->runs_rowwise_source()) return;
   // The time of both steps is this one's. The gradient between them does not go through memory.
   OperationCost& source = steps.back().backward_cost;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "data/sequence_batches.h"
+#include "nn/graph.h"
 
 namespace lpsgd {
 
@@ -86,9 +87,10 @@ void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dat
 /// The network's vocabulary is as large as its smallest embedding and its number of classes allow.
 void check_vocabulary(const RunConfig& run, const NetworkSpec& network, const TextDataset& text) {
   std::int64_t vocabulary = network.classes();
-  for (const auto* tensors : {&network.tensors(), &network.frozen_tensors()})
-    for (const TensorInfo& tensor : *tensors)
-      if (tensor.kind == TensorKind::embedding) vocabulary = std::min(vocabulary, tensor.shape[0]);
+  const Graph& graph = network.graph();
+  for (const Node& node : graph.nodes)
+    if (node.layer && node.layer->reads_tokens())
+      vocabulary = std::min(vocabulary, graph.tensor(node, node.tensors[0]).shape[0]);
   if (text.classes() > vocabulary)
     config::fail(network_origin(run, "classes"), "network",
                  fmt::format("vocabulary too small: the network has {} tokens, data set {} has {}",

@@ -49,6 +49,9 @@ class AttentionLayer final : public Layer {
     return {frames_, features_};
   }
   std::int64_t flops() const override { return flops_; }
+  std::int64_t input_gradient_flops() const override {  // forward has two products, backward five
+    return flops_ / 2 * 5;
+  }
   std::int64_t kept_bytes() const override {  // what each row's probabilities are computed from again
     return desc_.heads * frames_ * static_cast<std::int64_t>(sizeof(float));
   }

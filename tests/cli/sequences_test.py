@@ -47,6 +47,39 @@ class Sequences(SequenceCase):
             if not truncate:
                 self.assertEqual(one[0]["samples"], 16)
 
+    def test_a_transformer_is_the_same_for_any_number_of_ranks(self):
+        layers = """
+  - {%s}
+  - {position: position, frames: 30}
+  - {dense: in_proj, units: 36}
+  - {attention: attention, heads: 3, causal: %s}
+  - {dense: out_proj, units: 12}
+  - {add: sum, input: [out_proj, position]}
+  - layer_norm
+  - {dense: wide, units: 24}
+  - gelu
+  - {dense: scores, units: %d}
+"""
+        speech = self.write_speech()
+        for name, config, head, first, causal, classes, arguments in (
+                ("text", self.text, "[any]", "embedding: words, vocabulary: 12, dimension: 12", "true", 12, ()),
+                ("speech", speech, "[any, 99]", "dense: first, units: 12", "false", 3, ()),
+                ("pieces", speech, "[any, 99]", "dense: first, units: 12", "true", 3, ("--set", "data.truncate=6"))):
+            with self.subTest(name):
+                network = self.write(name + "_transformer.yaml", f"input: {head}\nclasses: {classes}\nlayers:" +
+                                     layers % (first, causal, classes))
+                arguments += ("--set", f"network={network}", "--set", "optimizer={kind: adamw}", "--set", "schedule.lr=0.01")
+                one = self.records(name + "-one", *arguments, config=config, ranks=1)
+                self.assertLess(one[1]["train_loss"], 0.97 * one[0]["train_loss"])
+                for ranks in (2, 4):
+                    other = self.records(f"{name}-of{ranks}", *arguments, config=config, ranks=ranks)
+                    self.assert_same(one, other, ("train_loss", "val_loss", "val_top1", "frames", "samples"))
+                self.train(name + "-parts", *arguments, "--steps", 3, config=config)
+                parts = self.train(name + "-parts", *arguments, "--resume", config=config)
+                whole = self.train(name + "-whole", *arguments, config=config)
+                for key, values in model(whole, "epoch-0002").items():
+                    np.testing.assert_array_equal(values, model(parts, "epoch-0002")[key], key)
+
     def test_a_resume_inside_an_epoch_continues_bit_for_bit(self):
         speech = self.write_speech()
         for name, config, arguments in (("text", self.text, ()), ("speech", speech, ("--set", "data.truncate=6"))):

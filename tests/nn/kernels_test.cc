@@ -88,6 +88,11 @@ class Results {
     }
     k.multiply(x.data(), r.data(), out(), rows_, width_);
     k.add_products(x.data(), g.data(), rows_, width_, number(width_));
+    float* const centres = number(rows_);
+    float* const deviations = number(rows_);
+    k.layer_norm(x.data(), out(), rows_, width_, {slope.data(), shift.data(), 0.01f}, centres, deviations);
+    k.layer_norm_gradient(g.data(), x.data(), out(), rows_, width_, slope.data(), centres, deviations,
+                          number(width_), number(width_));
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
     k.lstm_cell(gates.data(), before.data(), cells.data(), out(), width_);
     std::vector<T> sums_gradient(gates.size());
@@ -254,6 +259,44 @@ TEST(Kernels, SoftmaxRowsAreTheirDefinition) {
       k->f32.softmax(z.data(), static_cast<float>(max), 0.5f, 0.125f, y.data(), classes);
       for (std::size_t c = 0; c < z.size(); ++c)
         EXPECT_NEAR(static_cast<double>(y[c]), 0.5 * std::exp(static_cast<double>(z[c]) - max) - 0.125, 1e-7);
+    }
+  }
+}
+
+/// Weights and their gradient against the definition, in double; every variant has the first one's bits.
+TEST(Kernels, SoftmaxWeightsAreTheirDefinition) {
+  for (const std::int64_t n : {1, 5, 16, 37, 300}) {
+    for (const float scale : {0.125f, 3.0f}) {
+      PhiloxSequence draw(6, RandomUse::dataset, static_cast<std::uint32_t>(n));
+      std::vector<float> scores(static_cast<std::size_t>(n)), gradient(scores.size());
+      for (float& v : scores) v = 8 * draw.uniform() - 4;
+      for (float& v : gradient) v = 2 * draw.uniform() - 1;
+      double sum = 0, mean = 0;
+      for (const float v : scores) sum += std::exp(static_cast<double>(scale * v));
+      const auto weight = [&](std::size_t i) {
+        return std::exp(static_cast<double>(scale * scores[i])) / sum;
+      };
+      for (std::size_t i = 0; i < scores.size(); ++i) mean += weight(i) * static_cast<double>(gradient[i]);
+      std::vector<float> first;
+      for (const Kernels* k : usable_kernels()) {
+        SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(n) + " scores");
+        std::vector<float> weights = scores, again = scores, change = gradient;
+        const float log_sum = k->softmax_weights(weights.data(), n, scale);
+        EXPECT_NEAR(static_cast<double>(log_sum), std::log(sum), 2e-6 * (1 + std::abs(std::log(sum))));
+        k->softmax_weights_again(again.data(), n, scale, log_sum);
+        k->softmax_weights_gradient(weights.data(), change.data(), n, scale);
+        for (std::size_t i = 0; i < scores.size(); ++i) {
+          EXPECT_NEAR(static_cast<double>(weights[i]), weight(i), 2e-6 * weight(i));
+          EXPECT_NEAR(static_cast<double>(again[i]), weight(i), 5e-6 * weight(i));
+          EXPECT_NEAR(static_cast<double>(change[i]),
+                      weight(i) * (static_cast<double>(gradient[i]) - mean) * static_cast<double>(scale),
+                      2e-6);
+        }
+        for (const auto* v : {&again, &change}) weights.insert(weights.end(), v->begin(), v->end());
+        weights.push_back(log_sum);
+        if (first.empty()) first = weights;
+        EXPECT_EQ(weights, first);
+      }
     }
   }
 }
