@@ -13,6 +13,7 @@ import tempfile
 import program
 import torch
 from errors import UserError
+from torch.overrides import TorchFunctionMode
 
 from . import network as networks
 from . import replica, weights_file
@@ -95,7 +96,7 @@ def _same_in_double(module, network, shape, vocabulary):
     try:
         double = copy.deepcopy(module).double()
         own = {**dict(double.named_parameters()), **dict(double.named_buffers())}
-        parameters = {name: own[name] for name in network.parameters}
+        parameters = {name: own[network.origins[name]].view(one.shape) for name, one in network.parameters.items()}
         _functions(double, parameters, network, shape, vocabulary)
     except Exception:  # it may differ there, too, or not compute in float64 at all
         return False
@@ -113,20 +114,22 @@ def _functions(module, parameters, network, shape, vocabulary):
 
 
 def _compare(module, parameters, network, x, training, seed):
-    named = dict(module.named_parameters())
+    named, origins = dict(module.named_parameters()), network.origins
     copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
     for name, tensor in copies.items():
-        tensor.requires_grad_(training and name in named and named[name].requires_grad)
+        tensor.requires_grad_(training and origins[name] in named and named[origins[name]].requires_grad)
     module.zero_grad(set_to_none=True)
     module.train(training)
     when = "in training" if training else "in evaluation"
     _seed(seed)
     try:
-        theirs = module(x)
+        with _Dropout():
+            theirs = module(x)
     except Exception as error:
         raise UserError(f"{when} the module does not take {len(x)} samples: {cause(error)}") from error
     _seed(seed)
-    ours = replica.run(network, copies, x, training)
+    with _Dropout():
+        ours = replica.run(network, copies, x, training)
     _close(ours, theirs, f"{when} the scores")
     if not training or not theirs.requires_grad:
         return
@@ -136,13 +139,13 @@ def _compare(module, parameters, network, x, training, seed):
     except RuntimeError as error:
         raise UserError(f"PyTorch cannot train the module: {cause(error)}") from error
     (ours * weights).sum().backward()
-    gradients = {name: named[name].grad for name, tensor in copies.items() if tensor.requires_grad}
+    gradients = {name: named[origins[name]].grad for name, tensor in copies.items() if tensor.requires_grad}
     for name, gradient in gradients.items():
         if gradient is None:
-            raise UserError(f"{DIFFERS}: {name} gets no gradient in the module, without requires_grad=False")
+            raise UserError(f"{DIFFERS}: {origins[name]} gets no gradient in the module, without requires_grad=False")
     largest = max(gradient.abs().max() for gradient in gradients.values())
     for name, gradient in gradients.items():  # some are 0, such as that of a bias in front of a normalisation
-        _close(copies[name].grad, gradient, f"the gradients of {name}", largest / 100)
+        _close(copies[name].grad.view_as(gradient), gradient, f"the gradients of {origins[name]}", largest / 100)
     for name, tensor in module.named_buffers():
         if name in copies:
             _close(copies[name], tensor, f"after a step the values of {name}")
@@ -154,6 +157,21 @@ def _close(ours, theirs, what, least=1e-6):
     distance = ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(least)).item()
     if not distance <= FURTHEST:
         raise UserError(f"{DIFFERS}: {what} differ by {distance:.1e} of the largest; docs/from-pytorch.md says why")
+
+
+class _Dropout(TorchFunctionMode):
+    """Draws by the tensor's shape alone. PyTorch's own draws depend on its order in memory, too."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        return _dropped(*args, **kwargs) if func is torch.nn.functional.dropout else func(*args, **kwargs)
+
+
+def _dropped(input, p=0.5, training=True, inplace=False):
+    if not training or p == 0:
+        return input
+    kept = (torch.rand(input.shape) >= p).to(input.dtype) / (1 - p)
+    return input.mul_(kept) if inplace else input * kept
 
 
 def _seed(seed):

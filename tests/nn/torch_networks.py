@@ -394,6 +394,91 @@ class LanguageModel(nn.Module):
         return self.decoder(x)
 
 
+class LayerNorm(nn.LayerNorm):
+    """In float32, as autocast computes it on GPUs; on CPUs it fails at bfloat16."""
+
+    def forward(self, x):
+        return super().forward(x.to(self.weight.dtype))
+
+
+class Attention(nn.Module):
+    """nn.MultiheadAttention of a sequence to itself, whose first product is a module of its own."""
+
+    def __init__(self, features, heads, causal=False):
+        super().__init__()
+        self.in_proj = nn.Linear(features, 3 * features)
+        self.out_proj = nn.Linear(features, features)
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x, behind=None):
+        frames = x.shape[1]
+        later = torch.ones(frames, frames, dtype=torch.bool).triu(1) if self.causal else None
+        x = x.transpose(0, 1)
+        weights, out = (self.in_proj.weight, self.in_proj.bias), (self.out_proj.weight, self.out_proj.bias)
+        found, _ = nn.functional.multi_head_attention_forward(
+            x, x, x, x.shape[2], self.heads, *weights, None, None, False, 0.0, *out,
+            training=self.training, key_padding_mask=behind, need_weights=False, attn_mask=later)
+        return found.transpose(0, 1)
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, features, heads, causal=False, inner=4):
+        super().__init__()
+        self.ln1 = LayerNorm(features, eps=1e-6)
+        self.attention = Attention(features, heads, causal)
+        self.ln2 = LayerNorm(features)
+        self.fc1 = nn.Linear(features, inner * features)
+        self.fc2 = nn.Linear(inner * features, features)
+
+    def forward(self, x, behind=None):
+        x = x + self.attention(self.ln1(x), behind)
+        return x + self.fc2(nn.functional.gelu(self.fc1(self.ln2(x))))
+
+
+class Vector(nn.Module):
+    """A parameter that is a layer of ours."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 4, 4)
+        self.norm0 = LayerNorm(24)
+        self.token = Vector(24)
+        self.position = Vector(12, 24)
+        self.block1, self.block2 = TransformerBlock(24, 3), TransformerBlock(24, 4)
+        self.norm = LayerNorm(24)
+        self.fc = nn.Linear(24, 10)
+
+    def forward(self, x):
+        x = self.norm0(self.patches(x).permute(0, 2, 3, 1)).flatten(1, 2)
+        x = torch.cat([self.token.weight.expand(len(x), 1, -1), x], 1)
+        x = x + self.position.weight[: x.shape[1]]
+        return self.fc(self.norm(self.block2(self.block1(x))[:, 0]))
+
+
+class CausalTransformer(nn.Module):
+    """Of tokens. Its second block attends to the whole sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(17, 20)
+        self.position = nn.Embedding(9, 20)
+        self.block1, self.block2 = TransformerBlock(20, 4, causal=True), TransformerBlock(20, 2)
+        self.norm = LayerNorm(20)
+        self.fc = nn.Linear(20, 17, bias=False)
+
+    def forward(self, x, lengths=None):
+        places = torch.arange(x.shape[1])
+        behind = None if lengths is None else places >= lengths[:, None]
+        x = self.tokens(x.long()) + self.position(places)
+        return self.fc(self.norm(self.block2(self.block1(x, behind), behind)))
+
+
 def make(name, act=relu, dropout=True, features=None):
     """`features`: of the flattened image, where the input is not the file's own."""
     sizes = {} if features is None else {"features": features}
@@ -411,6 +496,8 @@ def make(name, act=relu, dropout=True, features=None):
         "logistic": Logistic,
         "lstm_an4": LstmAn4,
         "lstm_wikitext2": LanguageModel,
+        "vision_transformer": VisionTransformer,
+        "causal_transformer": CausalTransformer,
     }[name]()
     if not dropout:
         for layer in model.modules():
