@@ -23,7 +23,7 @@ namespace {
 class AttentionGpu : public GpuTest {
  protected:
   static constexpr double bound = 1e-5, rounding = 0x1p-8;
-  static constexpr float nowhere = 99;  // in memory that nothing may write, and in scores that do not count
+  static constexpr float nowhere = 99;  // in memory that nothing may write
 
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
   static constexpr DataType type_of(float) { return DataType::f32; }
@@ -74,7 +74,7 @@ class AttentionGpu : public GpuTest {
 };
 
 // Two samples of one head. In float32 the weights are written over the scores, and their gradients over those
-// of the weights, as the operation has it. Scores behind what a query sees are larger than all others.
+// of the weights, as the operation has it. Scores that do not count are so large that no other would.
 template <class T>
 void AttentionGpu::check_kernels(std::int64_t frames, bool causal) {
   SCOPED_TRACE(
@@ -96,7 +96,7 @@ void AttentionGpu::check_kernels(std::int64_t frames, bool causal) {
     return t >= length ? 0 : causal ? t + 1 : length;
   };
   for (std::int64_t row = 0; row < 2 * padded; ++row)
-    std::fill(scores.begin() + row * padded + keys_of(row), scores.begin() + (row + 1) * padded, nowhere);
+    std::fill(scores.begin() + row * padded + keys_of(row), scores.begin() + (row + 1) * padded, 1e4f);
   DeviceBuffer<float> scores_there = holding(scores), gradients_there = holding(gradients);
   DeviceBuffer<float> again = holding(scores);
   const DeviceBuffer<std::int32_t> lengths_there = holding(lengths);
@@ -213,13 +213,14 @@ TEST_F(AttentionGpu, HeadsBecomeMatricesAndRowsAgain) {
 }
 
 // Few scores in memory at once: several groups, of which the last begins in the one before it. Of three
-// inputs one needs no gradient.
+// inputs one needs no gradient. Behind each array lies another sample, which nothing may write.
 TEST_F(AttentionGpu, GroupsOfHeadsChangeNothing) {
-  constexpr std::int64_t batch = 5, frames = 9, heads = 3, features = 15, n = batch * frames * features;
+  constexpr std::int64_t batch = 5, frames = 9, heads = 3, features = 15;
+  constexpr std::int64_t n = (batch + 1) * frames * features;
   const auto run = [&](std::int64_t scores_at_once, int without_gradient) {
     cuda::Context context(device, Compute::fp32, true, 1);
     context.score_bytes = scores_at_once * 16 * 16 * static_cast<std::int64_t>(sizeof(float));
-    const std::vector<std::int32_t> lengths{9, 4, 1, 0, 8};
+    const std::vector<std::int32_t> lengths{9, 4, 1, 0, 8, 9};
     const DeviceBuffer<std::int32_t> lengths_there = holding(lengths);
     context.lengths = lengths_there.data();
     Binding b;
@@ -227,6 +228,7 @@ TEST_F(AttentionGpu, GroupsOfHeadsChangeNothing) {
     b.shape = {frames, features};
     std::vector<DeviceBuffer<float>> memory;
     for (std::uint32_t i = 0; i < 5; ++i) memory.push_back(holding(draw(n, 10 + i, 2)));
+    memory[3] = holding(std::vector<float>(size(n), nowhere));
     for (std::size_t i = 0; i < 3; ++i)
       b.inputs.push_back({b.shape, DataType::f32, memory[i].data(), nullptr});
     b.output = memory[3].data();
@@ -250,6 +252,10 @@ TEST_F(AttentionGpu, GroupsOfHeadsChangeNothing) {
     EXPECT_TRUE(std::ranges::all_of(context.choices, [&](const std::string& choice) {
       return choice.find(batches) != std::string::npos;
     }));
+    for (const auto& [name, values] : out)
+      EXPECT_TRUE(std::all_of(values.end() - frames * features, values.end(), [](float x) {
+        return x == nowhere;
+      })) << name;
     return out;
   };
   const ScopedDevice scope(device);

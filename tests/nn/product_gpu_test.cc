@@ -119,6 +119,17 @@ TEST_F(ProductGpu, BatchesOfEveryShapeAreTheirDefinition) {
   }
 }
 
+TEST_F(ProductGpu, ABatchHasAChoiceOfItsOwn) {
+  const ScopedDevice scope(device);
+  cuda::Context context(device, Compute::fp32, false, 1);
+  const There a(context, DataType::f32, numbers(256, 5)), c(context, DataType::f32, numbers(256, 2));
+  for (const std::int64_t batch : {1, 2, 2, 4}) {
+    const cuda::ProductDesc d{.m = 8, .n = 8, .k = 8, .batch = batch};
+    const cuda::Product product(context, d, a.data(), a.data(), c.data());
+  }
+  EXPECT_EQ(context.choices.size(), 3u);
+}
+
 TEST_F(ProductGpu, ABatchHasNoBias) {
   const ScopedDevice scope(device);
   cuda::Context context(device, Compute::fp32, false, 1);
