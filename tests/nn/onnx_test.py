@@ -48,6 +48,8 @@ CASES = {
     "lstm_an4": (3, 7),
     "lstm_ptb_small": (3, 6),
     "lstm_wikitext2": (3, 6),
+    "transformer_ptb": (2, 6),
+    "vit_cifar": (2, None),
 }
 
 # Every kind of layer, with the options that the networks do not use. Pooling's last windows hang over the border.
