@@ -21,27 +21,9 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// Rows that a thread loads before it uses the first, and groups of them that are added in float32 before
-/// their sum is added in double.
+/// Rows that a thread loads before it uses the first.
 template <int V>
 constexpr int rows_at_once = V == 8 ? 4 : 8;
-constexpr int groups_in_float = 4;
-
-/// Sums in double of what a thread adds in float32.
-template <int V>
-class LongSum {
- public:
-  __device__ void add(int k, float v) { few_[k] += v; }
-  __device__ void flush() {
-#pragma unroll
-    for (int k = 0; k < V; ++k) sum_[k] += static_cast<double>(few_[k]), few_[k] = 0;
-  }
-  __device__ const double* sum() const { return sum_; }
-
- private:
-  float few_[V] = {};
-  double sum_[V] = {};
-};
 
 // ---- forward
 

@@ -94,11 +94,23 @@ void* Context::allocate(std::int64_t bytes) {
 void* Context::workspace(std::int64_t bytes) {
   if (static_cast<std::size_t>(bytes) > workspace_.bytes()) {
     require(!planned_, "a plan takes more workspace than was reserved");
-    stream.synchronize();
-    workspace_ = {};  // first, so that both need not fit
-    workspace_ = DeviceMemory(device, static_cast<std::size_t>(bytes));
+    grow(workspace_, bytes);
   }
   return workspace_.data();
+}
+
+std::byte* Context::scratch(std::int64_t bytes) {
+  if (static_cast<std::size_t>(bytes) > scratch_.bytes()) {
+    require(!planned_, "an operation takes more scratch memory than was reserved");
+    grow(scratch_, bytes);
+  }
+  return scratch_.data();
+}
+
+void Context::grow(DeviceMemory& memory, std::int64_t bytes) {
+  stream.synchronize();
+  memory = {};  // first, so that both need not fit
+  memory = DeviceMemory(device, static_cast<std::size_t>(bytes));
 }
 
 bool Context::has_workspace(PlanSearch& search, std::int64_t bytes) {

@@ -74,7 +74,11 @@ struct Context {
   std::int64_t workspace_limit = 0;  // of one plan
   void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }
   void* partials(std::int64_t bytes);
-  unsigned* counters(std::int64_t n);  // zero between launches
+  /// For arrays between an operation's launches, at least so many bytes. It moves when it grows, which it
+  /// does only while operations are made.
+  std::byte* scratch(std::int64_t bytes);
+  std::int64_t score_bytes = std::int64_t{32} << 20;  // of attention's scores that scratch holds at once
+  unsigned* counters(std::int64_t n);                 // zero between launches
 
   // What a pass reads on the device (PassFeed), and what it reports.
   const PassState* pass = nullptr;
@@ -106,9 +110,11 @@ struct Context {
   void finish_planning();
 
  private:
+  void grow(DeviceMemory& memory, std::int64_t bytes);
+
   PlanBudget plan_budget_;
   bool loaded_ = false;  // libraries have run something
-  DeviceMemory workspace_;
+  DeviceMemory workspace_, scratch_;
   std::int64_t kept_workspace_ = 0;
   bool planned_ = false;
   std::vector<DeviceMemory> memory_;
@@ -147,6 +153,11 @@ std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const Ls
 /// An LSTM by cuDNN, or null if cuDNN's cannot be used for this layer.
 std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_layer_norm(Context& context, const Binding& binding, const LayerNormDesc& desc);
+std::unique_ptr<Op> make_attention(Context& context, const Binding& binding, const AttentionDesc& desc);
+std::unique_ptr<Op> make_position(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_class_token(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_select_frame(Context& context, const Binding& binding, std::int64_t index);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into,

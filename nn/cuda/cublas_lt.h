@@ -55,6 +55,7 @@ LPSGD_CUBLASLT(cublasLtMatmulPreferenceDestroy);
 LPSGD_CUBLASLT(cublasLtMatmulPreferenceSetAttribute);
 LPSGD_CUBLASLT(cublasLtMatrixLayoutCreate);
 LPSGD_CUBLASLT(cublasLtMatrixLayoutDestroy);
+LPSGD_CUBLASLT(cublasLtMatrixLayoutSetAttribute);
 #undef LPSGD_CUBLASLT
 
 }  // namespace lpsgd

@@ -236,6 +236,86 @@ cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::
                                       float* gradient, std::int64_t count, std::int64_t width,
                                       cudaStream_t stream);
 
+// ---- layer_norm.cu
+
+struct LayerNormShape {
+  std::int64_t rows = 0;
+  int width = 0;
+  float eps = 0;
+};
+/// What forward keeps of a row.
+using RowMoments = float2;  // mean, 1 / sqrt(variance + eps)
+/// `moments` is null if there will be no backward.
+cudaError_t launch_layer_norm(DataType type, const LayerNormShape& shape, const void* x, const float* weight,
+                              const float* bias, void* y, RowMoments* moments, cudaStream_t stream);
+cudaError_t launch_layer_norm_gradient(DataType type, const LayerNormShape& shape, const void* g,
+                                       const void* x, const float* weight, const RowMoments* moments,
+                                       void* dx, cudaStream_t stream);
+/// The parameters' gradients. `partials` holds parts * channels values; `finished` holds tiles, zero between
+/// launches.
+cudaError_t launch_layer_norm_sums(DataType type, const void* g, const void* x, const RowMoments* moments,
+                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
+                                   float* dbias, cudaStream_t stream);
+
+// ---- attention.cu
+
+/// Heads of `width` values each, of (batch, frames, heads * width). A head's matrices have
+/// (padded_frames, padded_width) values, which are multiples of 8, so that all matrices of a batch of
+/// products are aligned and the products have shapes that tensor cores take. The padding is 0.
+struct AttentionShape {
+  std::int64_t batch = 0;
+  int heads = 1, frames = 1, width = 1;
+  int padded_frames = 8, padded_width = 8;
+  bool causal = false;
+};
+/// A range of all pairs of sample and head, in this order. Matrices of the launches below are the range's,
+/// and have less than 2^31 values each together.
+struct HeadRange {
+  unsigned first = 0, count = 0;
+};
+/// An array between rows (batch, frames), `stride` values apart, which begin with the first head's values,
+/// and matrices, one for each pair.
+struct HeadCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t stride = 0;
+};
+inline constexpr int max_head_copies = 4;
+struct HeadCopies {
+  HeadCopy at[max_head_copies] = {};
+  int count = 0;
+};
+/// From rows to matrices. Frames behind the end of a sequence become 0.
+cudaError_t launch_split_heads(DataType type, const AttentionShape& shape, HeadRange range,
+                               const HeadCopies& copies, const std::int32_t* lengths, cudaStream_t stream);
+/// From matrices to rows.
+cudaError_t launch_join_heads(DataType type, const AttentionShape& shape, HeadRange range,
+                              const HeadCopies& copies, cudaStream_t stream);
+/// weights = softmax of scores / sqrt(width) over the keys that each query sees, (padded_frames,
+/// padded_frames) for each pair. Other weights are 0. log_sums (batch * heads, frames), the logarithms of the
+/// sums of exponentials, is null if there will be no backward. `weights` may be `scores`.
+cudaError_t launch_attention_weights(DataType type, const AttentionShape& shape, HeadRange range,
+                                     const std::int32_t* lengths, const float* scores, void* weights,
+                                     float* log_sums, cudaStream_t stream);
+/// The weights once more, and the gradients of the scores from those of the weights. `weights` may be
+/// `scores`, and `score_gradients` may be `weight_gradients`.
+cudaError_t launch_attention_gradient(DataType type, const AttentionShape& shape, HeadRange range,
+                                      const std::int32_t* lengths, const float* scores,
+                                      const float* weight_gradients, const float* log_sums, void* weights,
+                                      void* score_gradients, cudaStream_t stream);
+
+// ---- frames.cu
+
+/// y = x + table, for each sample's `size` values. y may be x.
+cudaError_t launch_position(DataType type, const void* x, const float* table, void* y, std::int64_t batch,
+                            std::int64_t size, cudaStream_t stream);
+/// The first `width` of every `stride` values of y become those of `token`, `batch` times.
+cudaError_t launch_token(DataType type, const float* token, void* y, std::int64_t batch, std::int64_t stride,
+                         std::int64_t width, cudaStream_t stream);
+/// gradient = the sum of the first `width` of every `stride` values of dy.
+cudaError_t launch_token_gradient(DataType type, const void* dy, float* gradient, std::int64_t batch,
+                                  std::int64_t stride, std::int64_t width, cudaStream_t stream);
+
 // ---- loss.cu
 
 struct LossSums {

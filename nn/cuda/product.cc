@@ -27,12 +27,26 @@ void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t name
   check(cublasLtMatmulPreferenceSetAttribute(d, name, &value, sizeof value));
 }
 
-/// A row-major (rows, columns) matrix, which is a column-major (columns, rows) matrix for cuBLAS.
-cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t columns) {
+template <class T>
+void set(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t name, const T& value) {
+  check(cublasLtMatrixLayoutSetAttribute(l, name, &value, sizeof value));
+}
+
+/// Row-major (rows, columns) matrices, which are column-major (columns, rows) matrices for cuBLAS.
+cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t columns, std::int64_t batch) {
   cublasLtMatrixLayout_t out = nullptr;
   check(cublasLtMatrixLayoutCreate(&out, cuda_type(type), static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), columns));
+  if (batch > 1) {
+    set(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
+    set(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, rows * columns);
+  }
   return out;
+}
+
+std::string size_text(const ProductDesc& d) {
+  return fmt::format("{} x {} x {}{}", d.m, d.n, d.k,
+                     d.batch > 1 ? fmt::format(", batch of {}", d.batch) : std::string());
 }
 
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -63,6 +77,7 @@ struct Preference {
 // cuBLASLt is column-major, where row-major c = a b reads c^T = b^T a^T. So b is the first operand.
 Product::Product(Context& context, const ProductDesc& d, const void* a, const void* b, void* c)
     : context_(context), beta_(d.accumulate ? 1.0f : 0.0f) {
+  require(d.batch == 1 || d.bias == nullptr, "a batch of products has no bias");
   const cublasComputeType_t compute =
       context.compute == Compute::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F));
@@ -77,9 +92,9 @@ Product::Product(Context& context, const ProductDesc& d, const void* a, const vo
     epilogue = CUBLASLT_EPILOGUE_RELU;
   }
   set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  a_ = d.a_transposed ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
-  b_ = d.b_transposed ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
-  c_ = layout(d.out, d.m, d.n);
+  a_ = d.a_transposed ? layout(context.type, d.k, d.m, d.batch) : layout(context.type, d.m, d.k, d.batch);
+  b_ = d.b_transposed ? layout(context.type, d.n, d.k, d.batch) : layout(context.type, d.k, d.n, d.batch);
+  c_ = layout(d.out, d.m, d.n, d.batch);
   choose(d, a, b, c);
 }
 
@@ -90,17 +105,18 @@ Product::~Product() {
 }
 
 void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c) {
-  const std::vector<std::int64_t> key{d.m,
-                                      d.n,
-                                      d.k,
-                                      d.a_transposed,
-                                      d.b_transposed,
-                                      static_cast<std::int64_t>(d.out),
-                                      d.bias != nullptr,
-                                      d.relu,
-                                      d.accumulate,
-                                      d.alignment,
-                                      d.out_alignment};
+  std::vector<std::int64_t> key{d.m,
+                                d.n,
+                                d.k,
+                                d.a_transposed,
+                                d.b_transposed,
+                                static_cast<std::int64_t>(d.out),
+                                d.bias != nullptr,
+                                d.relu,
+                                d.accumulate,
+                                d.alignment,
+                                d.out_alignment};
+  if (d.batch > 1) key.push_back(d.batch);  // otherwise the key is that of choices stored earlier
   if (const auto known = context_.product_choices.find(key); known != context_.product_choices.end()) {
     algorithm_ = known->second;
     return;
@@ -158,7 +174,7 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
       const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
       if (result.state != CUBLAS_STATUS_SUCCESS) continue;
       if (search.over()) break;
-      const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
+      const std::string name = fmt::format("product ({}): {}", size_text(d), name_of(i));
       if (!context_.has_workspace(search, static_cast<std::int64_t>(result.workspaceSize))) continue;
       if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) continue;
       best = i;
@@ -169,13 +185,13 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
       context_.plan_cache.add(operation, name_of(best));
   }
   if (!chosen)
-    throw DeviceError(fmt::format("cuBLASLt cannot run a product ({} x {} x {}){}", d.m, d.n, d.k,
+    throw DeviceError(fmt::format("cuBLASLt cannot run a product ({}){}", size_text(d),
                                   status == CUBLAS_STATUS_SUCCESS
                                       ? std::string()
                                       : fmt::format(": {}", cublasLtGetStatusName(status))));
   context_.product_choices[key] = algorithm_;
   context_.keep_workspace(workspace);
-  context_.choices.push_back(fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, text_of(algorithm_)));
+  context_.choices.push_back(fmt::format("product ({}): {}", size_text(d), text_of(algorithm_)));
 }
 
 void Product::run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const {

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt. Dense and recurrent layers use them. A product is planned once and then runs
-// on any memory. Matrices are row-major.
+// Matrix products by cuBLASLt. Dense and recurrent layers and attention use them. A product is planned once
+// and then runs on any memory. Matrices are row-major.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace lpsgd::cuda {
 
 /// c (m, n) = a (m, k) b (k, n). With `a_transposed`, a is stored as (k, m); with `b_transposed`, b as (n,
-/// k).
+/// k). A batch is so many products, of matrices that lie one after the other.
 struct ProductDesc {
   std::int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
@@ -18,8 +18,9 @@ struct ProductDesc {
   const void* bias = nullptr;    // n values, added to each row of c
   bool relu = false;
   bool accumulate = false;          // c += a b
-  std::int64_t alignment = 16;      // bytes: that of every a and b that run() will get
+  std::int64_t alignment = 16;      // bytes: that of every a and b that run() will get, and of all in a batch
   std::int64_t out_alignment = 16;  // of every c
+  std::int64_t batch = 1;           // more than 1: without a bias
 };
 
 class Product {

@@ -51,6 +51,25 @@ __device__ __forceinline__ void over_rows(const RowRange& range, const Cut& cut,
   for (; r < range.end; r += cut.ty) body.template operator()<1>(r);
 }
 
+/// Groups of rows that a thread adds in float32 before it adds their sum in double.
+constexpr int groups_in_float = 4;
+
+/// Sums in double of what a thread adds in float32.
+template <int V>
+class LongSum {
+ public:
+  __device__ void add(int k, float v) { few_[k] += v; }
+  __device__ void flush() {
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum_[k] += static_cast<double>(few_[k]), few_[k] = 0;
+  }
+  __device__ const double* sum() const { return sum_; }
+
+ private:
+  float few_[V] = {};
+  double sum_[V] = {};
+};
+
 /// Two sums at once, so that threads wait for each other once for both.
 struct alignas(16) Two {
   double first = 0, second = 0;

@@ -10,8 +10,6 @@
 namespace lpsgd {
 namespace {
 
-using Value = OperatorWriter::Value;
-
 /// The only input, which is a sequence.
 const Shape& sequence(std::span<const Shape> inputs) {
   if (inputs.size() != 1) throw LayerError(fmt::format("takes one input, got {}", inputs.size()));
@@ -21,7 +19,7 @@ const Shape& sequence(std::span<const Shape> inputs) {
 }
 
 /// Entry `index` of a value's dimensions.
-Value dimension(OperatorWriter& out, const Value& value, std::int64_t index) {
+OperatorWriter::Value dimension(OperatorWriter& out, const OperatorWriter::Value& value, std::int64_t index) {
   return out.add("Slice",
                  {out.add("Shape", {value}), out.constant("from", {index}), out.constant("to", {index + 1})});
 }
@@ -38,7 +36,7 @@ class ToSequenceLayer final : public Layer {
     return nullptr;
   }
   void write_operators(OperatorWriter& out) const override {
-    const Value pixels =
+    const OperatorWriter::Value pixels =
         out.add("Reshape", {out.input(), out.constant("pixels", {0, out.input_shape()[2], -1})});
     out.output(out.add("Transpose", {pixels}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}}));
   }
@@ -70,7 +68,7 @@ class PositionLayer final : public Layer {
     return backend.position(binding);
   }
   void write_operators(OperatorWriter& out) const override {
-    const Value rows =
+    const OperatorWriter::Value rows =
         out.add("Slice", {out.tensor("weight"), out.constant("first", {0}), dimension(out, out.input(), 1)});
     out.output(out.add("Add", {out.input(), rows}));
   }
@@ -99,10 +97,10 @@ class ClassTokenLayer final : public Layer {
     return backend.class_token(binding);
   }
   void write_operators(OperatorWriter& out) const override {
-    const Value shape =
+    const OperatorWriter::Value shape =
         out.add("Concat", {dimension(out, out.input(), 0), out.constant("row", {1, features_})},
                 {{"axis", std::int64_t{0}}});
-    const Value token = out.add("Expand", {out.tensor("weight"), shape});
+    const OperatorWriter::Value token = out.add("Expand", {out.tensor("weight"), shape});
     out.output(out.add("Concat", {token, out.input()}, {{"axis", std::int64_t{1}}}));
   }
 
@@ -128,7 +126,7 @@ class SelectFrameLayer final : public Layer {
     return backend.select_frame(binding, index_);
   }
   void write_operators(OperatorWriter& out) const override {
-    const Value frame =
+    const OperatorWriter::Value frame =
         out.add("Gather", {out.input(), out.constant("index", {index_})}, {{"axis", std::int64_t{1}}});
     out.output(out.add("Squeeze", {frame, out.constant("axis", {1})}));
   }

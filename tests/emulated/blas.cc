@@ -1,5 +1,5 @@
-// cuBLASLt's matrix products as lpsgd uses them: column-major matrices of float32 or bfloat16 without
-// batches, with bias and ReLU. Anything else ends the program.
+// cuBLASLt's matrix products as lpsgd uses them: column-major matrices of float32 or bfloat16, with bias and
+// ReLU, or without a bias in batches of matrices that do not overlap. Anything else ends the program.
 #include <cublasLt.h>
 
 #include <cstring>
@@ -16,7 +16,17 @@ struct Layout {
   cudaDataType type;
   std::uint64_t rows, columns;
   std::int64_t stride;
+  std::int32_t batch = 1;
+  std::int64_t step = 0;  // values from a matrix of the batch to the next
   bool bf16() const { return type == CUDA_R_16BF; }
+  std::uint64_t value_bytes() const { return bf16() ? 2 : 4; }
+  std::uint64_t matrix_bytes() const {
+    return ((columns - 1) * static_cast<std::uint64_t>(stride) + rows) * value_bytes();
+  }
+  std::uint64_t step_bytes() const { return static_cast<std::uint64_t>(step) * value_bytes(); }
+  std::uint64_t bytes() const {
+    return static_cast<std::uint64_t>(batch - 1) * step_bytes() + matrix_bytes();
+  }
 };
 struct Operation {
   cublasComputeType_t compute;
@@ -51,12 +61,14 @@ cublasStatus_t set(T& member, const void* value, std::size_t bytes) {
 
 constexpr Algorithm algorithms[] = {{1, 16}, {2, 16}, {3, 8}, {4, 4}, {5, 2}};
 
-bool is_aligned(const void* at, std::uint32_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
+/// Whether all matrices of the batch are.
+bool is_aligned(const Layout& l, const void* at, std::uint32_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(at) % bytes == 0 && (l.batch == 1 || l.step_bytes() % bytes == 0);
 }
 
-/// The rows or columns of a matrix, one after the other, as float.
-std::vector<float> vectors(const Layout& l, const void* data, bool by_column, bool tf32) {
+/// The rows or columns of a matrix of the batch, one after the other, as float.
+std::vector<float> vectors(const Layout& l, const void* data, std::int32_t matrix, bool by_column,
+                           bool tf32) {
   std::vector<float> out;
   out.reserve(l.rows * l.columns);
   const std::uint64_t outer = by_column ? l.columns : l.rows, inner = by_column ? l.rows : l.columns;
@@ -64,7 +76,7 @@ std::vector<float> vectors(const Layout& l, const void* data, bool by_column, bo
     for (std::uint64_t i = 0; i < inner; ++i) {
       const auto column = static_cast<std::int64_t>(by_column ? o : i);
       const auto row = static_cast<std::int64_t>(by_column ? i : o);
-      const float x = read(data, l.bf16(), column * l.stride + row);
+      const float x = read(data, l.bf16(), matrix * l.step + column * l.stride + row);
       out.push_back(tf32 ? to_tf32(x) : x);
     }
   return out;
@@ -99,6 +111,19 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   delete layout;
   return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t name, const void* value,
+                                                std::size_t bytes) {
+  Layout& l = as<Layout>(layout);
+  switch (name) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return set(l.batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return set(l.step, value, bytes);
+    default:
+      undefined("an attribute of a matrix that is not emulated");
+  }
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation, cublasComputeType_t compute,
@@ -185,8 +210,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const auto [kb, n] =
       o.b_transposed == CUBLAS_OP_T ? std::pair{lb.columns, lb.rows} : std::pair{lb.rows, lb.columns};
   if (ka != kb || lc.rows != m || lc.columns != n || ld.rows != m || ld.columns != n || la.type != lb.type ||
-      lc.type != ld.type)
+      lc.type != ld.type || la.batch < 1 || lb.batch != la.batch || lc.batch != la.batch ||
+      ld.batch != la.batch)
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (la.batch > 1 && o.bias != nullptr) undefined("a batch of products with a bias is not emulated");
   if (la.type == CUDA_R_32F && ld.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (o.compute != CUBLAS_COMPUTE_32F && (la.bf16() || o.compute != CUBLAS_COMPUTE_32F_FAST_TF32))
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -210,14 +237,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
-                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* chosen, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
   const Operation o = as<Operation>(operation);
-  const Layout la = as<Layout>(a_layout), lb = as<Layout>(b_layout), ld = as<Layout>(d_layout);
+  const Layout la = as<Layout>(a_layout), lb = as<Layout>(b_layout), lc = as<Layout>(c_layout),
+               ld = as<Layout>(d_layout);
   const Algorithm algorithm = as<const Algorithm>(chosen);
-  for (const void* operand : {a, b, c, static_cast<const void*>(d)})
-    if (!is_aligned(operand, algorithm.alignment)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!is_aligned(la, a, algorithm.alignment) || !is_aligned(lb, b, algorithm.alignment) ||
+      !is_aligned(lc, c, algorithm.alignment) || !is_aligned(ld, d, algorithm.alignment))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.id == 0 || (workspace_bytes > 0 && !is_device_memory(workspace, workspace_bytes)))
     return CUBLAS_STATUS_INVALID_VALUE;
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
@@ -226,41 +255,59 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   if (adds_bias != (o.bias != nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
   std::vector<std::int64_t> key;
   if (keep == 0)
-    for (const std::int64_t part :
-         {reinterpret_cast<std::int64_t>(a), reinterpret_cast<std::int64_t>(b),
-          reinterpret_cast<std::int64_t>(d), reinterpret_cast<std::int64_t>(o.bias),
-          static_cast<std::int64_t>(la.rows), static_cast<std::int64_t>(la.columns),
-          static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns),
-          std::int64_t{o.a_transposed}, std::int64_t{o.b_transposed}, std::int64_t{o.epilogue},
-          std::int64_t{o.bias_type}, la.stride, lb.stride, ld.stride, std::int64_t{o.compute},
-          std::int64_t{la.type}, std::int64_t{ld.type}})
+    for (const std::int64_t part : {reinterpret_cast<std::int64_t>(a),
+                                    reinterpret_cast<std::int64_t>(b),
+                                    reinterpret_cast<std::int64_t>(d),
+                                    reinterpret_cast<std::int64_t>(o.bias),
+                                    static_cast<std::int64_t>(la.rows),
+                                    static_cast<std::int64_t>(la.columns),
+                                    static_cast<std::int64_t>(ld.rows),
+                                    static_cast<std::int64_t>(ld.columns),
+                                    std::int64_t{o.a_transposed},
+                                    std::int64_t{o.b_transposed},
+                                    std::int64_t{o.epilogue},
+                                    std::int64_t{o.bias_type},
+                                    la.stride,
+                                    lb.stride,
+                                    ld.stride,
+                                    std::int64_t{o.compute},
+                                    std::int64_t{la.type},
+                                    std::int64_t{ld.type},
+                                    std::int64_t{la.batch},
+                                    la.step,
+                                    lb.step,
+                                    ld.step})
       key.push_back(part);
-  const auto bytes_of = [](const Layout& l) {
-    return ((l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows) * (l.bf16() ? 2 : 4);
-  };
-  const auto is_within = [&](const Layout& l, const void* at) { return is_device_memory(at, bytes_of(l)); };
-  if (c != d || overlap(a, bytes_of(la), d, bytes_of(ld)) || overlap(b, bytes_of(lb), d, bytes_of(ld)))
+  const auto is_within = [&](const Layout& l, const void* at) { return is_device_memory(at, l.bytes()); };
+  if (c != d || lc.step != ld.step || overlap(a, la.bytes(), d, ld.bytes()) ||
+      overlap(b, lb.bytes(), d, ld.bytes()))
     undefined("a product is written over what it reads");
+  for (const Layout& l : {la, lb, ld})
+    if (l.batch > 1 && (l.step < 0 || l.step_bytes() < l.matrix_bytes()))
+      undefined("matrices of a batch overlap");
   if (!is_within(la, a) || !is_within(lb, b) || !is_within(ld, d)) undefined("a matrix beyond its memory");
   queue(
       stream,
       [=] {
         const bool tf32 = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-        const std::vector<float> rows = vectors(la, a, o.a_transposed == CUBLAS_OP_T, tf32),
-                                 columns = vectors(lb, b, o.b_transposed != CUBLAS_OP_T, tf32);
-        const std::uint64_t k = rows.size() / ld.rows;
-        for (std::uint64_t j = 0; j < ld.columns; ++j)
-          for (std::uint64_t i = 0; i < ld.rows; ++i) {
-            const std::int64_t at = static_cast<std::int64_t>(j) * ld.stride + static_cast<std::int64_t>(i);
-            double y = static_cast<double>(scale) *
-                       dot(rows.data() + i * k, columns.data() + j * k, static_cast<std::int64_t>(k));
-            if (keep != 0) y += static_cast<double>(keep) * static_cast<double>(read(c, ld.bf16(), at));
-            if (adds_bias)
-              y +=
-                  static_cast<double>(read(o.bias, o.bias_type == CUDA_R_16BF, static_cast<std::int64_t>(i)));
-            if (relu && y < 0) y = 0;
-            write(d, ld.bf16(), at, static_cast<float>(y));
-          }
+        for (std::int32_t matrix = 0; matrix < ld.batch; ++matrix) {
+          const std::vector<float> rows = vectors(la, a, matrix, o.a_transposed == CUBLAS_OP_T, tf32),
+                                   columns = vectors(lb, b, matrix, o.b_transposed != CUBLAS_OP_T, tf32);
+          const std::uint64_t k = rows.size() / ld.rows;
+          for (std::uint64_t j = 0; j < ld.columns; ++j)
+            for (std::uint64_t i = 0; i < ld.rows; ++i) {
+              const std::int64_t at =
+                  matrix * ld.step + static_cast<std::int64_t>(j) * ld.stride + static_cast<std::int64_t>(i);
+              double y = static_cast<double>(scale) *
+                         dot(rows.data() + i * k, columns.data() + j * k, static_cast<std::int64_t>(k));
+              if (keep != 0) y += static_cast<double>(keep) * static_cast<double>(read(c, ld.bf16(), at));
+              if (adds_bias)
+                y += static_cast<double>(
+                    read(o.bias, o.bias_type == CUDA_R_16BF, static_cast<std::int64_t>(i)));
+              if (relu && y < 0) y = 0;
+              write(d, ld.bf16(), at, static_cast<float>(y));
+            }
+        }
       },
       key);
   queue_delay(stream, delay_of("LPSGD_EMULATED_SLOW_ALGORITHMS", algorithm.id));

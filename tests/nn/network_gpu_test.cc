@@ -337,6 +337,47 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
   }
 }
 
+TEST_F(NetworkGpu, TransformersOfOtherLengthsAreCaptured) {
+  const std::string decoder =
+      "input: [6, 5]\nclasses: 4\nlayers:\n  - {position: p, frames: 8}\n  - {layer_norm: n1}\n"
+      "  - {dense: qkv, units: 36}\n  - {attention: a, heads: 2, causal: true}\n  - {dense: o, units: 5}\n"
+      "  - {add: s1, input: [o, p]}\n  - {layer_norm: n2}\n  - {dense: q, units: 5}\n"
+      "  - {dense: k, units: 5, input: n2}\n  - {dense: v, units: 5, input: n2}\n"
+      "  - {attention: b, heads: 1, input: [q, k, v]}\n  - {add: s2, input: [b, s1]}\n"
+      "  - {dense: fc, units: 4}\n";
+  Trained cpu(decoder, {.batch = 3}), gpu(decoder, {.batch = 3, .device = device});
+  for (int s = 0; s < 7; ++s) {
+    SCOPED_TRACE(s);
+    for (Trained* t : {&cpu, &gpu}) {
+      t->lengths = {s % 2 == 0 ? 6 : s % 6, 6 - s % 6, (3 * s + 2) % 7};
+      t->labels.assign(18, s % 4);
+      t->step(s);
+      // Another pass in between, without lengths.
+      t->network.forward_eval({.inputs = t->inputs, .labels = t->labels}, 3);
+    }
+    const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
+    EXPECT_EQ(b.samples, a.samples);
+    EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
+    expect_near(gpu, cpu);
+  }
+  EXPECT_EQ(gpu.network.captured(), 3u);
+}
+
+TEST_F(NetworkGpu, AVisionTransformerTrainsAsOnTheCpu) {
+  const std::string vision =
+      "input: [8, 12, 3]\nclasses: 5\nlayers:\n  - {conv: c, filters: 16, kernel: 4, stride: 4}\n"
+      "  - to_sequence\n  - {class_token: t}\n  - {position: p, frames: 7}\n  - {layer_norm: n1}\n"
+      "  - {dense: qkv, units: 48}\n  - {attention: a, heads: 2}\n  - {dense: o, units: 16}\n"
+      "  - {add: s, input: [o, p]}\n  - {layer_norm: n2}\n  - {select_frame: f}\n  - {dense: fc, units: 5}\n";
+  Trained cpu(vision, {.batch = 6}), gpu(vision, {.batch = 6, .device = device});
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    for (Trained* t : {&cpu, &gpu}) t->step(s);
+    expect_near(gpu, cpu);
+  }
+  EXPECT_EQ(gpu.network.captured(), 2u);
+}
+
 // The state that each micro-batch carries is its own.
 TEST_F(NetworkGpu, MicroBatchesOfSequencesContinue) {
   const std::string sequences =

@@ -47,6 +47,8 @@ CASES = {
     "resnet152": (2, 48),
     "lstm_an4": (3, 7),
     "lstm_ptb_small": (3, 6),
+    "transformer_ptb": (2, 6),
+    "vit_cifar": (3, None),
     "lstm_wikitext2": (3, 6),
     "transformer_ptb": (2, 6),
     "vit_cifar": (2, None),

@@ -363,8 +363,12 @@ void add_attention(Cases& out) {
   layer_norm(2, {7, 33}, 1e-6);
   layer_norm(4, {1}, 1e-5);  // the output is the bias
   layer_norm(2, {5, 4, 96}, 1e-5);
-  layer_norm(64, {70, 24}, 1e-5);  // more rows than a GPU's blocks take at once
+  layer_norm(64, {70, 24}, 1e-5);
+  // Widths that a GPU divides among 32 or 256 threads in its own ways.
+  layer_norm(3, {3, 296}, 1e-5);
   layer_norm(3, {2, 768}, 1e-5);
+  layer_norm(2, {3, 601}, 1e-5);
+  layer_norm(2, {3, 1600}, 1e-5);
   layer_norm(2, {3, 5000}, 1e-2);
   layer_norm(2, {5, 40}, 1e-5).training = false;
   layer_norm(2, {5, 40}, 1e-5).input_gradients = false;
@@ -387,6 +391,7 @@ void add_frames(Cases& out) {
   add("position", 3, {5, 7}, {5, 7}, {{5, 7}}, position);
   add("position, longer table", 4, {6, 8}, {6, 8}, {{9, 8}}, position);
   add("position in place", 4, {6, 8}, {6, 8}, {{6, 8}}, position).in_place = true;
+  add("position over the gradient", 4, {5, 7}, {5, 7}, {{6, 7}}, position).over_gradient = true;
   add("position without input gradient", 65, {3, 16}, {3, 16}, {{4, 16}}, position).input_gradients = false;
   add("position, evaluated", 2, {3, 16}, {3, 16}, {{4, 16}}, position).training = false;
   const auto class_token = [](Backend& backend, const Binding& b) { return backend.class_token(b); };

@@ -18,7 +18,7 @@ constexpr double fp32_bound = 1e-5, tf32_bound = 2e-3, bf16_bound = 2e-2;
 
 /// Whether cuDNN or cuBLASLt compute a part of it.
 bool calls_libraries(const OperationCase& c) {
-  for (const char* kind : {"conv", "dense", "lstm"})
+  for (const char* kind : {"conv", "dense", "lstm", "attention"})
     if (c.name.find(kind) != std::string::npos) return true;
   return false;
 }
@@ -98,6 +98,19 @@ TEST_F(OperationsGpu, AnInfiniteGradientOfPooling) {
     }
     EXPECT_GE(infinite, 2u);
   }
+}
+
+TEST_F(OperationsGpu, LayerNormOfMoreRowsThanAGridHasBlocks) {
+  OperationCase c;
+  c.batch = 4100;
+  c.inputs = {{515}};
+  c.output = {515};
+  c.parameters = {{515}, {515}};
+  c.make = [](Backend& backend, const Binding& b) { return backend.layer_norm(b, {1e-5}); };
+  const auto cpu = make_cpu_backend(1, Compute::fp32);
+  const auto cuda = gpu(Compute::fp32);
+  const Distance d = worst_distance(run_case(*cuda, DataType::f32, c), run_case(*cpu, DataType::f32, c));
+  EXPECT_LE(d.value, fp32_bound) << d.tensor;
 }
 
 TEST_F(OperationsGpu, Loss) {

@@ -14,6 +14,7 @@ against the CPU backend's: the worst tensor is at most three times as far from f
 
 import functools
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ CASES = {
     "logistic": (16, None, None),
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
+    "transformer_ptb": (2, None, None),
 }
 # How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that
 # PyTorch's autocast, which stores as much in bfloat16, is the measure where it is farther than these; it
@@ -59,6 +61,7 @@ BF16_INPUTS = 6
 # h and c, if it has any.
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
           "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650)),
+          "transformer_ptb": ([12], [12, 12], [0, 0], None),
           "causal_transformer": ([7], [7, 2, 1, 5], [0, 0, 0, 0], None)}
 
 # Label smoothing of these networks' loss, with rows that are not scored, too.
@@ -303,7 +306,7 @@ def main():
             else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
         )
         classes = text.split("\nclasses:")[1].split()[0]
-        classes = int(text.split("outputs: ")[1].split("}")[0] if classes == "$outputs" else classes)
+        classes = int(re.search(r"outputs: (\d+)", text)[1] if classes == "$outputs" else classes)
 
         smoothing = SMOOTHING.get(name, 0.0)
         settings += ["--label-smoothing", str(smoothing)]

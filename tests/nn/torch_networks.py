@@ -435,6 +435,75 @@ class TransformerBlock(nn.Module):
         return x + self.fc2(nn.functional.gelu(self.fc1(self.ln2(x))))
 
 
+class SelfAttention(nn.Module):
+    """As language models in PyTorch write it: by the fused function where there is one."""
+
+    def __init__(self, features, heads, causal):
+        super().__init__()
+        self.in_proj = nn.Linear(features, 3 * features)
+        self.out_proj = nn.Linear(features, features)
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x):
+        batch, frames, features = x.shape
+        q, k, v = self.in_proj(x).view(batch, frames, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if hasattr(nn.functional, "scaled_dot_product_attention"):
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+            if self.causal:
+                scores = scores + torch.full((frames, frames), float("-inf"), device=x.device).triu(1)
+            y = scores.softmax(-1).to(v.dtype) @ v
+        return self.out_proj(y.transpose(1, 2).reshape(batch, frames, features))
+
+
+class TransformerLayer(nn.Module):
+    """Of transformer_ptb and vit_cifar: normalisation comes first."""
+
+    def __init__(self, features, heads, causal=False, dropout=0.0, eps=1e-5):
+        super().__init__()
+        self.norm1 = LayerNorm(features, eps=eps)
+        self.self_attn = SelfAttention(features, heads, causal)
+        self.norm2 = LayerNorm(features, eps=eps)
+        self.linear1, self.linear2 = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        x = x + self.dropout(self.self_attn(self.norm1(x)))
+        return x + self.dropout(self.linear2(nn.functional.gelu(self.linear1(self.norm2(x)))))
+
+
+class TransformerPtb(nn.Module):
+    def __init__(self, depth=4, width=256, heads=4, frames=64):
+        super().__init__()
+        self.encoder = nn.Embedding(10000, width)
+        self.position = Vector(frames, width)
+        self.dropout = nn.Dropout(0.2)
+        self.layers = nn.Sequential(*(TransformerLayer(width, heads, True, 0.2) for _ in range(depth)))
+        self.norm = LayerNorm(width)
+        self.decoder = nn.Linear(width, 10000)
+
+    def forward(self, x, lengths=None):
+        x = self.encoder(x.long()) + self.position.weight[: x.shape[1]]
+        return self.decoder(self.norm(self.layers(self.dropout(x))))
+
+
+class VitCifar(nn.Module):
+    def __init__(self, depth=6, width=192, heads=3, patch=4):
+        super().__init__()
+        self.conv_proj = nn.Conv2d(3, width, patch, patch)
+        self.class_token = Vector(width)
+        self.position = Vector((32 // patch) ** 2 + 1, width)
+        self.layers = nn.Sequential(*(TransformerLayer(width, heads, eps=1e-6) for _ in range(depth)))
+        self.norm = LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.conv_proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.weight.expand(len(x), 1, -1), x], 1) + self.position.weight
+        return self.head(self.norm(self.layers(x))[:, 0])
+
+
 class Vector(nn.Module):
     """A parameter that is a layer of ours."""
 
@@ -496,6 +565,8 @@ def make(name, act=relu, dropout=True, features=None):
         "logistic": Logistic,
         "lstm_an4": LstmAn4,
         "lstm_wikitext2": LanguageModel,
+        "transformer_ptb": TransformerPtb,
+        "vit_cifar": VitCifar,
         "vision_transformer": VisionTransformer,
         "causal_transformer": CausalTransformer,
     }[name]()

@@ -1,5 +1,5 @@
-// cuBLASLt as far as lpsgd uses it: matrix products with bias and ReLU, and the choice of their algorithms.
-// Declared as cuda_runtime_api.h is.
+// cuBLASLt as far as lpsgd uses it: matrix products, in batches, or with bias and ReLU; and the choice of
+// their algorithms. Declared as cuda_runtime_api.h is.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,6 +31,10 @@ typedef enum {
   CUBLASLT_MATMUL_DESC_BIAS_POINTER,
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
 } cublasLtMatmulDescAttributes_t;
+typedef enum {
+  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+} cublasLtMatrixLayoutAttribute_t;
 typedef enum {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
   CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -78,6 +82,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           std::uint64_t rows, std::uint64_t columns, std::int64_t stride);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t name, const void* value,
+                                                std::size_t bytes);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute,
                                         cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product);

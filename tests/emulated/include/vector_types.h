@@ -10,6 +10,9 @@ struct uint3 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -28,6 +31,9 @@ constexpr uint2 make_uint2(unsigned x, unsigned y) {
 }
 constexpr uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
+}
+constexpr float2 make_float2(float x, float y) {
+  return {x, y};
 }
 constexpr float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
