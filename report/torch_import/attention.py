@@ -82,8 +82,8 @@ def encoder_layer(to, node, src, src_mask=None, src_key_padding_mask=None, is_ca
         return to.call(node, name, inner, value, shape=shape)
 
     def attend(value):
-        given = {"attn_mask": src_mask, "need_weights": False, **({"is_causal": True} if is_causal else {})}
-        return one("dropout1", to.call(node, "self_attn", module.self_attn, value, value, value, shape=x.shape, **given)[0])
+        given = {"shape": x.shape, "attn_mask": src_mask, "is_causal": is_causal}
+        return one("dropout1", to.call(node, "self_attn", module.self_attn, value, value, value, **given)[0])
 
     def feed(value):
         value = one("linear1", value)
@@ -105,9 +105,9 @@ def encoder_layer(to, node, src, src_mask=None, src_key_padding_mask=None, is_ca
 
 def encoder(to, node, src, mask=None, src_key_padding_mask=None, is_causal=None, *, module):
     x = tensor(src, 2)
-    given = {"src_mask": mask, "src_key_padding_mask": src_key_padding_mask, **({"is_causal": True} if is_causal else {})}
+    given = {"shape": x.shape, "src_mask": mask, "src_key_padding_mask": src_key_padding_mask, "is_causal": is_causal}
     for number, inner in enumerate(module.layers):
-        x = to.call(node, f"layers.{number}", inner, x, shape=x.shape, **given)
+        x = to.call(node, f"layers.{number}", inner, x, **given)
     return x if module.norm is None else to.call(node, "norm", module.norm, x, shape=x.shape)
 
 

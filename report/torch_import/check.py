@@ -13,7 +13,6 @@ import tempfile
 import program
 import torch
 from errors import UserError
-from torch.overrides import TorchFunctionMode
 
 from . import network as networks
 from . import replica, weights_file
@@ -123,13 +122,11 @@ def _compare(module, parameters, network, x, training, seed):
     when = "in training" if training else "in evaluation"
     _seed(seed)
     try:
-        with _Dropout():
-            theirs = module(x)
+        theirs = module(x)
     except Exception as error:
         raise UserError(f"{when} the module does not take {len(x)} samples: {cause(error)}") from error
     _seed(seed)
-    with _Dropout():
-        ours = replica.run(network, copies, x, training)
+    ours = replica.run(network, copies, x, training)
     _close(ours, theirs, f"{when} the scores")
     if not training or not theirs.requires_grad:
         return
@@ -157,21 +154,6 @@ def _close(ours, theirs, what, least=1e-6):
     distance = ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(least)).item()
     if not distance <= FURTHEST:
         raise UserError(f"{DIFFERS}: {what} differ by {distance:.1e} of the largest; docs/from-pytorch.md says why")
-
-
-class _Dropout(TorchFunctionMode):
-    """Draws by the tensor's shape alone. PyTorch's own draws depend on its order in memory, too."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        return _dropped(*args, **kwargs) if func is torch.nn.functional.dropout else func(*args, **kwargs)
-
-
-def _dropped(input, p=0.5, training=True, inplace=False):
-    if not training or p == 0:
-        return input
-    kept = (torch.rand(input.shape) >= p).to(input.dtype) / (1 - p)
-    return input.mul_(kept) if inplace else input * kept
 
 
 def _seed(seed):

@@ -33,11 +33,10 @@ class Traced:
 class _Tracer(fx.Tracer):
     """Notes in which module each call stands, for the names of layers."""
 
-    proxy_buffer_attributes = True  # so that mask[:n, :n] is traced, where n is a size of the input
-
-    def __init__(self):
+    def __init__(self, traces_buffers):
         super().__init__()
         self._inside = [""]
+        self.proxy_buffer_attributes = traces_buffers
 
     def to_bool(self, obj):
         return _is_asserted() or super().to_bool(obj)
@@ -150,10 +149,7 @@ def trace(module, samples):
         evaluating = {name for name, m in module.named_modules() if not m.training}
         defaults = list(inspect.signature(module.forward).parameters.values())[1:]
         try:
-            with _traced_factories():
-                graph = _Tracer().trace(
-                    module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty}
-                )
+            graph = _graph(module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty})
         except Exception as error:
             raise UserError(
                 f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; what forward does must not "
@@ -173,6 +169,14 @@ def trace(module, samples):
         if not isinstance(trained, torch.Tensor):
             raise UserError(f"the module's output in training is a {type(trained).__name__}; {ONE_TENSOR}")
     return Traced(module, graph, shapes.shapes, shapes.values, shapes.constants, evaluating)
+
+
+def _graph(module, defaults):
+    with _traced_factories():
+        try:
+            return _Tracer(traces_buffers=True).trace(module, defaults)  # for mask[:n, :n], where n is a size of the input
+        except Exception:  # such as where a buffer's values decide what is computed
+            return _Tracer(traces_buffers=False).trace(module, defaults)
 
 
 def _where(error):

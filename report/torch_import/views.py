@@ -15,7 +15,7 @@ NO_ATTENTION = "what attention computes on its way; softmax and the product with
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """A parameter of the module that no module of PyTorch's reads."""
+    """Of the module, by its name there."""
 
     name: str
     tensor: torch.Tensor
@@ -34,6 +34,8 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class View:
+    """Some of the values of a layer or of a parameter, in some order."""
+
     source: object  # an Output or a Parameter
     numbers: torch.Tensor  # of the source's values, in a batch of BATCH samples if it is an Output
     factor: float = 1.0  # which the values are multiplied with
@@ -181,7 +183,7 @@ def heads_of(view):
     if isinstance(view.source, Output) and len(view.source.shape) == 2 and numbers.dim() == 4:
         _, heads, frames, width = numbers.shape
         own = own_numbers(view.source)
-        first = int(numbers.flatten()[0])
+        first = int(numbers[0, 0, 0, 0])  # of the sequence's first frame
         if frames == view.source.shape[0] and first + heads * width <= view.source.shape[1]:
             part = own[..., first : first + heads * width]
             if same(numbers, part.unflatten(-1, (heads, width)).transpose(1, 2)):

@@ -216,6 +216,23 @@ class Net(nn.Module):
         self.assertEqual(status, 2)
         self.assertIn('d.pt: Missing key(s) in state_dict: "fc.bias".', err)
 
+    def test_buffers_that_decide(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.register_buffer("bent", torch.tensor(1))
+        self.register_buffer("size", torch.tensor(2.0))
+
+    def forward(self, x):
+        x = self.fc1(x)
+        return self.fc2((torch.relu(x) if self.bent else x) / self.size)
+"""
+        said = self.imported(text, "--input", "4", name="Net")
+        self.assertIn("left out, because the scores do not depend on it: bent\n", said)
+        self.assertIn("{scale: scale, factor: 0.5}", (self.root / "net" / "network.yaml").read_text())
+
     def test_names_that_yaml_takes_for_something_else(self):
         text = HEAD + "class Null(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         text += "        self.null, self.true = nn.Linear(4, 3), nn.Linear(3, 2)\n\n"

@@ -67,7 +67,7 @@ def make():
     return settle(Net())
 """
 
-# After nanoGPT, with the function of PyTorch 2 or without it.
+# After nanoGPT, with the function of PyTorch 2, or one in its place, or without it.
 GPT = HEAD + """
 import math
 
@@ -110,7 +110,10 @@ class Attention(nn.Module):
         v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
         if self.flash:
             p = self.dropout if self.training else 0
-            y = scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=p, is_causal=True)
+            if hasattr(F, "scaled_dot_product_attention"):
+                y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=p, is_causal=True)
+            else:
+                y = scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=p, is_causal=True)
         else:
             att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
             att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
