@@ -50,8 +50,6 @@ CASES = {
     "transformer_ptb": (2, 6),
     "vit_cifar": (3, None),
     "lstm_wikitext2": (3, 6),
-    "transformer_ptb": (2, 6),
-    "vit_cifar": (2, None),
 }
 
 # Every kind of layer, with the options that the networks do not use. Pooling's last windows hang over the border.
