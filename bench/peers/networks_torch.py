@@ -48,6 +48,7 @@ NETWORKS = {
     "lstm_wikitext2": (16, [30]),
     "transformer_ptb": (16, [64]),
     "vit_cifar": (64, [3, 32, 32]),
+    "vit_b_16": (4, [3, 224, 224]),
 }
 WARM_UP = 4  # steps that do not count; step_bench's, too
 FORMATS = ["nchw", "nhwc"]
@@ -59,6 +60,7 @@ GPU_BATCH = {
     "bn_inception": 64,
     "resnet20": 128,
     "resnet110": 128,
+    "vit_b_16": 32,
 }  # EDBT 2018, table 3; elsewhere NETWORKS'
 CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278, "transformer_ptb": 10000}
 

@@ -488,15 +488,17 @@ class TransformerPtb(nn.Module):
         return self.decoder(self.norm(self.layers(self.dropout(x))))
 
 
-class VitCifar(nn.Module):
-    def __init__(self, depth=6, width=192, heads=3, patch=4):
+class Vit(nn.Module):
+    """vit_cifar, or of other sizes vit_b_16, whose tensors have other names."""
+
+    def __init__(self, depth, width, heads, side, patch, classes):
         super().__init__()
         self.conv_proj = nn.Conv2d(3, width, patch, patch)
         self.class_token = Vector(width)
-        self.position = Vector((32 // patch) ** 2 + 1, width)
+        self.position = Vector((side // patch) ** 2 + 1, width)
         self.layers = nn.Sequential(*(TransformerLayer(width, heads, eps=1e-6) for _ in range(depth)))
         self.norm = LayerNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, 10)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, x):
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
@@ -566,7 +568,8 @@ def make(name, act=relu, dropout=True, features=None):
         "lstm_an4": LstmAn4,
         "lstm_wikitext2": LanguageModel,
         "transformer_ptb": TransformerPtb,
-        "vit_cifar": VitCifar,
+        "vit_cifar": lambda: Vit(6, 192, 3, 32, 4, 10),
+        "vit_b_16": lambda: Vit(12, 768, 12, 224, 16, 1000),
         "vision_transformer": VisionTransformer,
         "causal_transformer": CausalTransformer,
     }[name]()
