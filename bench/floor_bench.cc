@@ -1,6 +1,6 @@
 // The floor of a training step's time: only the convolutions and dense layers of a network, each as a bare
 // oneDNN primitive in the layouts that oneDNN prefers. Forward and both passes of backward are measured.
-//   floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...
+//   floor_bench NETWORK [--batch N] [--frames N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...
 // Prints one JSON object: the sum over layers of each primitive's smallest time, wall and processor time. A
 // convolution counts with the faster of oneDNN's direct and Winograd algorithms, and in direct_* with the
 // direct one. With --layers, a line for each convolution has its times in ms.
@@ -12,6 +12,7 @@
 #include <dnnl.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -217,7 +218,7 @@ class FloorBackend final : public lpsgd::Backend {
 
 struct Arguments {
   std::string network;
-  std::int64_t batch = 128;
+  std::int64_t batch = 128, frames = 0;
   int repeat = 3;
   memory::data_type type = memory::data_type::f32;
   bool layers = false;
@@ -227,6 +228,7 @@ struct Arguments {
 void declare(CLI::App& app, Arguments& a) {
   app.add_option("NETWORK", a.network, "a network file")->required();
   app.add_option("--batch", a.batch)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--frames", a.frames)->check(CLI::Range(0, 1 << 30));
   app.add_option("--repeat", a.repeat)->check(CLI::Range(1, 1 << 30));
   app.add_flag_callback("--bf16", [&] { a.type = memory::data_type::bf16; });
   app.add_flag("--layers", a.layers);
@@ -236,11 +238,12 @@ void declare(CLI::App& app, Arguments& a) {
 void run(const Arguments& a) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
-  const lpsgd::Graph graph = lpsgd::read_graph(tree);
+  const lpsgd::Graph graph =
+      lpsgd::read_graph(tree, a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
   FloorBackend backend(a.repeat, a.type, a.layers);
   float dummy = 0;
   for (const lpsgd::Node& node : graph.nodes) {
-    if (!node.layer) continue;
+    if (!node.layer || node.layer->is_view()) continue;
     Binding b;
     b.batch = a.batch;
     b.shape = node.shape;

@@ -8,9 +8,9 @@
 For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of
 its own, so that other load on the machine affects all alike. The best step of each counts. The floor is the
 network's convolutions and products as bare oneDNN primitives, with the faster of the direct and Winograd's
-algorithm; an LSTM's are not counted. Prints a table and one JSON array. `ratio` is the better PyTorch's time
-over ours (above 1: we are faster), `floor` the bare primitives' time over ours, `direct` that of direct
-convolutions over ours. With --cpu-time it is processor time, for machines that are never idle.
+algorithm; an LSTM's and attention's are not counted. Prints a table and one JSON array. `ratio` is the better
+PyTorch's time over ours (above 1: we are faster), `floor` the bare primitives' time over ours, `direct` that
+of direct convolutions over ours. With --cpu-time it is processor time, for machines that are never idle.
 
 Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS):
 weights, gradients, momentum, activations, workspaces, the batch, and library code that is loaded late.
@@ -46,6 +46,9 @@ NETWORKS = {
     "logistic": (128, [3, 32, 32]),
     "lstm_an4": (4, [256, 363]),
     "lstm_wikitext2": (16, [30]),
+    "transformer_ptb": (16, [64]),
+    "vit_cifar": (64, [3, 32, 32]),
+    "vit_b_16": (4, [3, 224, 224]),
 }
 WARM_UP = 4  # steps that do not count; step_bench's, too
 FORMATS = ["nchw", "nhwc"]
@@ -57,8 +60,9 @@ GPU_BATCH = {
     "bn_inception": 64,
     "resnet20": 128,
     "resnet110": 128,
+    "vit_b_16": 32,
 }  # EDBT 2018, table 3; elsewhere NETWORKS'
-CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
+CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278, "transformer_ptb": 10000}
 
 
 def memory_bytes(which):
@@ -169,6 +173,7 @@ def main():
         network = str(ROOT / f"configs/networks/{name}.yaml")
         bench = f"{a.build}/bench/"
         low = [f"--{a.compute}"] if a.compute != "fp32" else []
+        frames = ["--frames", str(NETWORKS[name][1][0])] if len(NETWORKS[name][1]) < 3 else []
         commands = {
             "lpsgd": [
                 bench + "step_bench",
@@ -181,6 +186,7 @@ def main():
                 str(a.threads),
             ]
             + low
+            + frames
             + (["--device", "cuda"] if on_gpu else [])
             + (["--bytes"] if on_gpu and len(NETWORKS[name][1]) == 3 else [])
         }
@@ -192,7 +198,7 @@ def main():
                 str(batch),
                 "--repeat",
                 str(a.steps),
-            ] + low
+            ] + low + frames
         peers = {}  # by interpreter: the names of its commands
         for python in a.python or [sys.executable]:
             for f in FORMATS if len(NETWORKS[name][1]) == 3 else FORMATS[:1]:

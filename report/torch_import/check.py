@@ -95,7 +95,7 @@ def _same_in_double(module, network, shape, vocabulary):
     try:
         double = copy.deepcopy(module).double()
         own = {**dict(double.named_parameters()), **dict(double.named_buffers())}
-        parameters = {name: own[name] for name in network.parameters}
+        parameters = {name: own[network.origins[name]].view(one.shape) for name, one in network.parameters.items()}
         _functions(double, parameters, network, shape, vocabulary)
     except Exception:  # it may differ there, too, or not compute in float64 at all
         return False
@@ -113,10 +113,10 @@ def _functions(module, parameters, network, shape, vocabulary):
 
 
 def _compare(module, parameters, network, x, training, seed):
-    named = dict(module.named_parameters())
+    named, origins = dict(module.named_parameters()), network.origins
     copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
     for name, tensor in copies.items():
-        tensor.requires_grad_(training and name in named and named[name].requires_grad)
+        tensor.requires_grad_(training and origins[name] in named and named[origins[name]].requires_grad)
     module.zero_grad(set_to_none=True)
     module.train(training)
     when = "in training" if training else "in evaluation"
@@ -136,13 +136,13 @@ def _compare(module, parameters, network, x, training, seed):
     except RuntimeError as error:
         raise UserError(f"PyTorch cannot train the module: {cause(error)}") from error
     (ours * weights).sum().backward()
-    gradients = {name: named[name].grad for name, tensor in copies.items() if tensor.requires_grad}
+    gradients = {name: named[origins[name]].grad for name, tensor in copies.items() if tensor.requires_grad}
     for name, gradient in gradients.items():
         if gradient is None:
-            raise UserError(f"{DIFFERS}: {name} gets no gradient in the module, without requires_grad=False")
+            raise UserError(f"{DIFFERS}: {origins[name]} gets no gradient in the module, without requires_grad=False")
     largest = max(gradient.abs().max() for gradient in gradients.values())
     for name, gradient in gradients.items():  # some are 0, such as that of a bias in front of a normalisation
-        _close(copies[name].grad, gradient, f"the gradients of {name}", largest / 100)
+        _close(copies[name].grad.view_as(gradient), gradient, f"the gradients of {origins[name]}", largest / 100)
     for name, tensor in module.named_buffers():
         if name in copies:
             _close(copies[name], tensor, f"after a step the values of {name}")

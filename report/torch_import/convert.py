@@ -2,15 +2,29 @@
 
 import inspect
 import re
+from dataclasses import dataclass, field
 
+import torch
 from errors import UserError
 from torch import fx
 
-from . import layers
-from .network import Layer, Network, Output, Unfit
-from .traced import BATCH
+from . import layers, views
+from .network import Layer, Misread, Network, Output, Unfit
+from .traced import holds_tensors
+from .views import BATCH, Parameter
 
 KEYWORDS = {"input": "x", "other": "y"}  # PyTorch's names of arguments, and the handlers'
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """A call inside of a module that is one call for torch.fx, in place of a node."""
+
+    op: str
+    target: object
+    name: str
+    shape: tuple  # of one sample of what it gives
+    meta: dict = field(default_factory=dict)
 
 
 class Converter:
@@ -21,29 +35,29 @@ class Converter:
         self._traced = traced
         self._found = {}  # what each node gives: an Output, a tuple of them, or a plain value
         self._taken = {"in"}  # names of layers
-        self._modules = {name for name, _ in traced.module.named_modules()}
+        self._guessed = set()  # names of nodes that give what no layer gives, and that read views, or what reads them
+        self._reserved = {name for name, _ in (*traced.module.named_modules(), *traced.module.named_parameters())}
         self._owners = {}  # the layer of each parameter, by the parameter's identity
         (end,) = [node for node in traced.graph.nodes if node.op == "output"]
         self._last = end.args[0]
 
     def run(self):
         for node in _needed(self._traced):
-            try:
-                found = self._convert(node)
-            except Unfit as error:
-                self.network.problems.setdefault(str(error), []).append(self._place(node))
-                # so that what follows is looked at, too
-                is_value = node.op == "get_attr"
-                found = None if is_value else Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
+            found = self._tried(node, lambda: self._convert(node), lambda: self._unknown(node))  # noqa: B023
             changed = layers.changed_by(node, self._traced.module)
             if changed is not None:  # later readers of its input read its output
                 before = self._found[changed.name]
                 self._found = {name: found if value is before else value for name, value in self._found.items()}
             self._found[node.name] = found
+        end = self._found.get(getattr(self._last, "name", None))
+        if not self.network.problems and not isinstance(end, Output):
+            self._tried(self._last, lambda: views.tensor(end), lambda: None)
         return self.network
 
     def shape(self, node):
         """Of one sample of what the node gives."""
+        if isinstance(node, Inner):
+            return node.shape
         shape = self._traced.shapes[node.name]
         if not shape or shape[0] != BATCH:
             raise Unfit(f"its output, {shape} for {BATCH} samples, does not have the samples first")
@@ -51,22 +65,55 @@ class Converter:
 
     def emit(self, node, kind, inputs, shape=None, **keys):
         """Adds a layer, and returns what it gives. `shape`: if it is not that of what the node gives."""
-        output = Output(self._free_name(node, kind), tuple(self.shape(node) if shape is None else shape))
-        self.network.layers.append(Layer(kind, inputs, keys, output))
+        return self._add(kind, inputs, self._free_name(node, kind), self.shape(node) if shape is None else shape, keys)
+
+    def emit_with_parameters(self, node, kind, inputs, module, names, shapes=None, shape=None, **keys):
+        """A layer that has the module's tensors of these names, where they are not None."""
+        tensors = {name: Parameter(f"{node.target}.{name}", getattr(module, name)) for name in names}
+        tensors = {name: one for name, one in tensors.items() if one.tensor is not None}
+        return self.emit_with_tensors(node, kind, inputs, node.target, tensors, shapes, shape, **keys)
+
+    def emit_with_tensors(self, node, kind, inputs, layer, tensors, shapes=None, shape=None, **keys):
+        """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have other ones there."""
+        if layer in self._taken:
+            raise Unfit("is called twice, but a layer of lpsgd is computed once, and shares no parameters")
+        for one in tensors.values():
+            owner = self._owners.setdefault(id(one.tensor), layer)
+            if owner != layer:
+                raise Unfit(f"has a parameter of {owner}, but layers of lpsgd share none")
+        self._taken.add(_checked(layer))
+        output = self._add(kind, inputs, layer, self.shape(node) if shape is None else shape, keys)
+        for suffix, one in tensors.items():
+            name = f"{layer}.{suffix}"
+            self.network.parameters[name] = one.tensor.detach().view((shapes or {}).get(suffix, one.tensor.shape))
+            self.network.origins[name] = one.name
         return output
 
-    def emit_with_parameters(self, node, kind, inputs, module, names, **keys):
-        """A layer that has the module's tensors of these names, where they are not None."""
-        if node.target in self._taken:
-            raise Unfit("is called twice, but a layer of lpsgd is computed once, and shares no parameters")
-        tensors = {name: getattr(module, name) for name in names if getattr(module, name) is not None}
-        for tensor in tensors.values():
-            owner = self._owners.setdefault(id(tensor), node.target)
-            if owner != node.target:
-                raise Unfit(f"has a parameter of {owner}, but layers of lpsgd share none")
-        output = self.emit(node, kind, inputs, **keys)
-        for name, tensor in tensors.items():
-            self.network.parameters[f"{node.target}.{name}"] = tensor
+    def call(self, node, name, module, *args, shape, **keywords):
+        """What the module of this name inside of the node's gives. `shape`: of one sample of its output."""
+        inner = Inner("call_module", f"{node.target}.{name}", f"{node.name}.{name}", tuple(shape))
+        unknown = Output(inner.name, inner.shape)
+        unknown = (unknown,) if layers.gives_tuple(module) else unknown
+        return self._tried(inner, lambda: self._handled(inner, module, args, keywords), lambda: unknown)
+
+    def call_function(self, node, function, *args, shape):
+        """What a function that the node's module calls gives."""
+        name = f"{node.name}.{getattr(function, '__name__', type(function).__name__)}"
+        inner = Inner("call_function", function, name, tuple(shape), {"inside": node.target})
+        return self._tried(inner, lambda: self._handled(inner, None, args, {}), lambda: Output(name, inner.shape))
+
+    def numbers(self, node, numbers, args, keywords):
+        """What the node, which only moves values, makes of the numbers of a view."""
+        args, keywords = self._with_numbers(args), self._with_numbers(keywords)
+        if node.op == "call_method":
+            name = {"view": "reshape", "view_as": "reshape_as"}.get(node.target, node.target)  # whatever their memory
+            return getattr(numbers, name)(*args, **keywords)
+        function = layers.module_of(node, self._traced.module) if node.op == "call_module" else node.target
+        return function(numbers, *args, **keywords)
+
+    def _add(self, kind, inputs, name, shape, keys):
+        output = Output(name, tuple(shape))
+        self.network.layers.append(Layer(kind, inputs, keys, output))
         return output
 
     def is_last(self, node):
@@ -82,17 +129,21 @@ class Converter:
             if any(isinstance(value, Output) for value in self._found.values()):
                 raise Unfit("a second input; networks of lpsgd have one")
             return Output("in", self.shape(node)) if node.name in self._traced.shapes else None
+        if node.name in self._traced.constants:
+            return self._traced.constants[node.name]
         if node.op == "get_attr":
-            raise Unfit("a tensor that belongs to no layer")
-        module = layers.module_of(node, self._traced.module)
-        if node.name not in self._traced.shapes and not layers.is_sequence_layer(module):
+            return views.of_parameter(Parameter(node.target, _attribute(self._traced.module, node.target)))
+        if node.name not in self._traced.shapes and not holds_tensors(self._traced.values[node.name]):
             return self._traced.values[node.name]  # such as a size
-        args, keywords = self._resolve(node.args), self._resolve(node.kwargs)
+        module = layers.module_of(node, self._traced.module)
+        return self._handled(node, module, self._resolve(node.args), self._resolve(node.kwargs))
+
+    def _handled(self, node, module, args, keywords):
         keywords = {KEYWORDS.get(name, name): value for name, value in keywords.items()}
         if module is None:
             handler = layers.of_function(node)
         else:
-            if layers.has_hooks(module):
+            if any(layers.has_hooks(one) for one in module.modules()):
                 raise Unfit("has hooks or parametrizations, which change what it computes")
             handler = layers.of_module(module)
             keywords["module"] = module
@@ -101,6 +152,38 @@ class Converter:
         except TypeError as error:
             raise Unfit(f"arguments that lpsgd's layer does not have: {error}") from None
         return handler(self, node, *args, **keywords)
+
+    def _tried(self, node, convert, unknown):
+        """What `convert` gives. Where that is Unfit, the problem is noted; what `unknown` gives has what follows looked at,
+        too."""
+        read = [] if isinstance(node, Inner) else [one.name for one in node.all_input_nodes]
+        reads_guess = any(name in self._guessed for name in read)
+        if reads_guess:
+            self._guessed.add(node.name)
+        try:
+            return convert()
+        except Unfit as error:
+            if not reads_guess or not isinstance(error, Misread):
+                self.network.problems.setdefault(str(error), []).append(self._place(node))
+            if any(isinstance(self._found[name], views.BETWEEN) for name in read):
+                self._guessed.add(node.name)
+            return unknown()
+
+    def _unknown(self, node):
+        value = self._traced.values.get(node.name)
+        if isinstance(value, (tuple, list)):
+            return tuple(Output(node.name, tuple(one.shape[1:])) if isinstance(one, torch.Tensor) else one for one in value)
+        return Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
+
+    def _with_numbers(self, value):
+        """An argument, with what torch itself takes in place of tensors."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._with_numbers(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._with_numbers(v) for key, v in value.items()}
+        if isinstance(value, views.Constant):
+            return value.value
+        return views.of(value).numbers if isinstance(value, (Output, views.View)) else value
 
     def _resolve(self, value):
         """An argument, with what nodes give in place of the nodes."""
@@ -114,13 +197,11 @@ class Converter:
 
     def _free_name(self, node, kind):
         """The module's path; for a function the kind of layer, inside the module that calls it."""
-        inside = node.meta["inside"]
+        inside = node.meta.get("inside")
         is_module = node.op == "call_module"
-        name = node.target if is_module else f"{inside}.{kind}" if inside else kind
-        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
-            raise UserError(f"'{name}' cannot be a layer's name, which has letters, digits, '_', '-' and dots alone")
+        name = _checked(node.target if is_module else f"{inside}.{kind}" if inside else kind)
         free, number = name, 1
-        while free in self._taken or (free in self._modules and not (is_module and free == node.target)):
+        while free in self._taken or (free in self._reserved and not (is_module and free == node.target)):
             number += 1
             free = f"{name}_{number}"
         self._taken.add(free)
@@ -131,6 +212,17 @@ class Converter:
             return node.target
         inside = node.meta["inside"]
         return f"{node.name} in {inside}" if inside else node.name
+
+
+def _checked(name):
+    if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        raise UserError(f"'{name}' cannot be a layer's name, which has letters, digits, '_', '-' and dots alone")
+    return name
+
+
+def _attribute(module, name):
+    path, _, last = name.rpartition(".")
+    return getattr(module.get_submodule(path), last)
 
 
 def _needed(traced):

@@ -6,7 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .network import Gate, Output, Unfit
+from . import attention, views
+from .network import Misread, Output, Unfit
+from .views import BATCH, Constant, Parameter, Probabilities, Scores, View, must, tensor
 
 WITHOUT_LAYER = "no layer of lpsgd computes it"
 ACTIVATIONS = {
@@ -19,6 +21,11 @@ ACTIVATIONS = {
     "silu": (nn.SiLU, functional.silu),
 }
 MOST_DROPPED = 0.999
+AFFINE = "without a weight or a bias; lpsgd's layer_norm trains both"
+MOVES = (  # what only moves values, as functions and methods
+    *("reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes", "swapdims", "movedim"),
+    *("chunk", "split", "tensor_split", "unbind", "select", "narrow", "t", "broadcast_to", "reshape_as"),
+)
 
 
 def pair(value):
@@ -34,22 +41,6 @@ def short(value):
 def unlike(defaults, **keys):
     """The keys that differ from a layer's defaults."""
     return {key: value for key, value in keys.items() if value != defaults[key]}
-
-
-def tensor(value, dimensions=None):
-    """The output of a layer, of so many dimensions a sample."""
-    if not isinstance(value, Output):
-        raise Unfit(f"an input that is not the output of a layer: {type(value).__name__}")
-    if isinstance(value, Gate):
-        raise Unfit("reads one value for each channel as an image; in lpsgd only a product of two layers does")
-    if dimensions is not None and len(value.shape) != dimensions:
-        raise Unfit(f"a sample of its input has the shape {value.shape}; such a layer takes {dimensions} dimensions")
-    return value
-
-
-def must(holds, what):
-    if not holds:
-        raise Unfit(what)
 
 
 # Modules with parameters.
@@ -87,9 +78,59 @@ def _padding(module):
 
 
 def linear(to, node, x, module):
-    must(len(tensor(x).shape) in (1, 2), f"a linear layer over the last of the dimensions {x.shape}; flatten comes first")
+    image = views.channels_last(x)
+    if image is not None:
+        return _linear_of_pixels(to, node, image, module)
+    if len(tensor(x).shape) not in (1, 2):
+        raise Misread(f"a linear layer over the last of the dimensions {x.shape}; flatten comes first")
     keys = unlike({"bias": True}, bias=module.bias is not None)
     return to.emit_with_parameters(node, "dense", [x], module, ("weight", "bias"), units=module.out_features, **keys)
+
+
+def _linear_of_pixels(to, node, image, module):
+    """Of an image whose channels are last: a convolution, whose weights have two more dimensions."""
+    units, channels = module.weight.shape
+    keys = {"filters": units, "kernel": 1, **unlike({"bias": True}, bias=module.bias is not None)}
+    shapes = {"weight": (units, channels, 1, 1)}
+    shape = (units, *image.shape[1:])
+    return _channels_last(
+        to.emit_with_parameters(node, "conv", [image], module, ("weight", "bias"), shapes, shape, **keys)
+    )
+
+
+def _channels_last(image):
+    return View(image, views.own_numbers(image).permute(0, 2, 3, 1))
+
+
+def layer_norm(to, node, x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """As a function: the layer has the name of the module whose weight and bias are given."""
+    must(weight is not None and bias is not None, AFFINE)
+    names = []
+    for one, suffix in ((weight, "weight"), (bias, "bias")):
+        is_whole = isinstance(one, View) and isinstance(one.source, Parameter) and views.same(one.numbers, views.own_numbers(one.source))
+        must(is_whole, f"a {suffix} that is no parameter of the module")
+        names.append(one.source.name)
+    layer = names[0].removesuffix(".weight")
+    must(names == [f"{layer}.weight", f"{layer}.bias"], f"a weight and a bias that are {names[0]} and {names[1]}, not of one module")
+    return _normalised(to, node, x, normalized_shape, eps, layer, {"weight": weight.source, "bias": bias.source})
+
+
+def layer_norm_module(to, node, x, module):
+    must(module.weight is not None and module.bias is not None, AFFINE)
+    tensors = {key: Parameter(f"{node.target}.{key}", getattr(module, key)) for key in ("weight", "bias")}
+    return _normalised(to, node, x, module.normalized_shape, module.eps, node.target, tensors)
+
+
+def _normalised(to, node, x, normalized_shape, eps, layer, tensors):
+    image = views.channels_last(x)
+    over = tuple(normalized_shape)
+    if image is None:
+        if len(tensor(x).shape) == 3:
+            raise Misread(f"normalises the last dimensions {over} of an image; lpsgd's layer_norm is over its channels")
+    must(len(over) == 1, f"normalises the last dimensions {over}; lpsgd's layer_norm is over the last one")
+    keys = unlike({"eps": 1e-5}, eps=float(eps))
+    out = to.emit_with_tensors(node, "layer_norm", [x if image is None else image], layer, tensors, shape=(image or x).shape, **keys)
+    return out if image is None else _channels_last(out)
 
 
 def batch_norm(to, node, x, module):
@@ -110,6 +151,9 @@ def batch_norm(to, node, x, module):
 def embedding(to, node, x, module):
     must(module.padding_idx is None and module.max_norm is None, "padding_idx or max_norm; lpsgd's embedding has neither")
     must(not module.scale_grad_by_freq and not module.sparse, "scale_grad_by_freq or sparse; lpsgd's embedding has neither")
+    if isinstance(x, Constant):  # vectors of positions
+        table = Parameter(f"{node.target}.weight", module.weight)
+        return View(table, views.own_numbers(table)[x.value])
     return to.emit_with_parameters(
         node, "embedding", [tensor(x, 1)], module, ("weight",), vocabulary=module.num_embeddings, dimension=module.embedding_dim
     )
@@ -132,26 +176,35 @@ def lstm(to, node, x, module):
 # Without parameters; of modules and of functions.
 
 
+def value_by_value(to, node, kind, x, **keys):
+    """A layer that computes each value by itself. So of a view it is one of what the view shows."""
+    if not isinstance(x, View) or not isinstance(x.source, Output) or x.factor != 1:
+        return to.emit(node, kind, [tensor(x)], **keys)
+    return View(to.emit(node, kind, [x.source], shape=x.source.shape, **keys), x.numbers, moves=x.moves)
+
+
 def activation(kind):
     def convert(to, node, x, inplace=False):
-        return to.emit(node, kind, [tensor(x)])
+        return value_by_value(to, node, kind, x)
 
     return convert
 
 
 def gelu(to, node, x, approximate="none"):
     must(approximate == "none", f"approximate='{approximate}'; lpsgd's gelu is the exact one")
-    return to.emit(node, "gelu", [tensor(x)])
+    return value_by_value(to, node, "gelu", x)
 
 
 def stochastic_depth(to, node, x, p, mode, training=True):
-    must(p == 0 or not training, f"stochastic depth with p={p}: {WITHOUT_LAYER}; torchvision's take --with stochastic_depth_prob=0")
-    return tensor(x)
+    must(p == 0 or not training, f"stochastic depth: {WITHOUT_LAYER}; torchvision's take --with stochastic_depth_prob=0")
+    return nothing(to, node, x)
 
 
 def dropout(to, node, x, p=0.5, training=True, inplace=False):
     if p == 0 or not training or to.is_evaluating(node):
-        return tensor(x)
+        return nothing(to, node, x)
+    if isinstance(x, Probabilities):
+        attention.no_dropout(p)
     must(p <= MOST_DROPPED, f"p={p}; lpsgd drops at most {MOST_DROPPED}")
     return to.emit(node, "dropout", [tensor(x)], **unlike({"probability": 0.5}, probability=float(p)))
 
@@ -217,35 +270,44 @@ def adaptive(kind):
     return convert
 
 
-def reshape(to, node, x, *_, **__):
-    """view, reshape, flatten: by the shapes alone, as the order of the values stays."""
-    after = to.shape(node)
-    if isinstance(x, Gate) and after == x.own:
-        return Output(x.layer, after)
-    if _is_one_pixel(x) and _is_one_pixel(Output("", after)) and len(after) > 1:
-        return _gate(x, after)
-    if isinstance(x, Gate) and _is_one_pixel(x):
-        x = Output(x.layer, x.own)
-    before = tensor(x).shape
-    if before == after:
-        return x
-    must(len(before) == 3 and len(after) == 1, f"reshapes {before} to {after}; lpsgd only flattens images to features")
-    return to.emit(node, "flatten", [x])
+def move(to, node, x, *args, **keywords):
+    """What gives the same values in another shape or order, or some of them: view, permute, chunk and the like."""
+    view = views.of(x)
+    numbers = to.numbers(node, view.numbers, args, keywords)
+    if isinstance(numbers, (tuple, list)):
+        return tuple(view.moved(one, _name(node)) for one in numbers)
+    return settled(to, node, view.moved(numbers, _name(node)))
 
 
-def _is_one_pixel(x):
-    """One value for each channel."""
-    return isinstance(x, Output) and len(x.shape) > 0 and all(size == 1 for size in x.shape[1:])
+def _name(node):
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-def _gate(x, shape):
-    own = x.own if isinstance(x, Gate) else x.shape
-    return Output(x.layer, shape) if shape == own else Gate(x.layer, shape, own)
+def settled(to, node, view):
+    """A view as the layer that gives it, if there is one."""
+    source, numbers = view.source, view.numbers
+    if not isinstance(source, Output) or view.factor != 1 or numbers.shape[:1] != (BATCH,):
+        return view
+    own = views.own_numbers(source)
+    if views.same(numbers, own):
+        return source
+    if len(source.shape) == 3 and views.same(numbers, own.flatten(1)):
+        return to.emit(node, "flatten", [source])
+    if len(source.shape) == 3 and views.same(numbers, own.flatten(2).transpose(1, 2)):
+        return to.emit(node, "to_sequence", [source])
+    if len(source.shape) == 2 and numbers.shape[1:] == source.shape[1:]:
+        frame = int(numbers[0, 0]) // source.shape[1]
+        if frame < source.shape[0] and views.same(numbers, own[:, frame]):
+            return to.emit(node, "select_frame", [source], index=frame)
+    return view
 
 
 def mean(to, node, x, dim=None, keepdim=False):
     """Over height and width: global average pooling."""
     dimensions = sorted(d % 4 for d in ([dim] if isinstance(dim, int) else dim or ()))
+    image = views.channels_last(x)
+    if image is not None and not keepdim:
+        x, dimensions = image, [2, 3] if dimensions == [1, 2] else []
     must(dimensions == [2, 3] and len(tensor(x).shape) == 3, f"a mean over the dimensions {dim}; lpsgd's is over the image")
     pooled = to.emit(node, "average_pool", [x], shape=(x.shape[0], 1, 1))
     return pooled if keepdim else to.emit(node, "flatten", [pooled])
@@ -253,55 +315,156 @@ def mean(to, node, x, dim=None, keepdim=False):
 
 def add(to, node, x, y, alpha=1):
     must(alpha == 1, f"alpha={alpha}; lpsgd adds without factors")
+    if isinstance(x, Constant) or _is_parameter(x):
+        x, y = y, x
+    if isinstance(x, Scores) and isinstance(y, Constant):
+        return attention.masked(to, x, y, allowed=True)
+    if isinstance(x, Output) and _is_parameter(y):
+        return _positions(to, node, x, y)
+    must(not isinstance(y, Constant), f"adds {y}; lpsgd's position layer trains what it adds")
     for one in (x, y):
-        must(isinstance(one, Output), "adds something that is not the output of a layer")
-        tensor(one)
-    must(x.shape == y.shape, f"adds {x.shape} and {y.shape}; lpsgd adds equal shapes")
-    return to.emit(node, "add", [x, y])
+        must(isinstance(one, (Output, View)), "adds something that is not the output of a layer")
+    return _together(to, node, "add", x, y) or to.emit(node, "add", _alike(tensor(x), tensor(y)))
 
 
-def expand(to, node, x, *_):
-    """To an image of more pixels, as a product does by itself."""
-    after = to.shape(node)
-    must(_is_one_pixel(x) and len(after) == 3 and after[0] == x.shape[0], "repeats values; lpsgd does so in a product with one pixel")
-    return _gate(x, after)
+def _alike(x, y):
+    if x.shape != y.shape:
+        raise Misread(f"adds {x.shape} and {y.shape}; lpsgd adds equal shapes")
+    return [x, y]
+
+
+def _together(to, node, kind, x, y):
+    """Of two views of the same kind, or None."""
+    alike = (
+        isinstance(x, View)
+        and isinstance(y, View)
+        and isinstance(x.source, Output)
+        and isinstance(y.source, Output)
+        and x.source.shape == y.source.shape
+        and (x.factor, y.factor) == (1, 1)
+        and views.same(x.numbers, y.numbers)
+    )
+    return View(to.emit(node, kind, [x.source, y.source], shape=x.source.shape), x.numbers, moves=x.moves) if alike else None
+
+
+def _is_parameter(x):
+    return isinstance(x, View) and isinstance(x.source, Parameter)
+
+
+def _positions(to, node, x, y):
+    """A trained vector for each frame."""
+    table = views.frames_of(y, x.shape) if len(x.shape) == 2 else None
+    must(table is not None, f"adds {y.source.name}, a tensor that belongs to no layer; lpsgd adds one vector for each frame")
+    features = x.shape[1]
+    shape = (table.tensor.numel() // features, features)
+    return to.emit_with_tensors(
+        node, "position", [x], _layer_of(table), {"weight": table}, {"weight": shape}, frames=shape[0]
+    )
+
+
+def _layer_of(parameter):
+    """The layer whose only tensor it is, its weight."""
+    return parameter.name.removesuffix(".weight")
 
 
 def multiply(to, node, x, y):
-    if isinstance(x, Output) and isinstance(y, Output):
-        return _product(to, node, x, y)
-    if isinstance(y, Output):
+    if not isinstance(x, (Output, View, Scores)) or _is_parameter(x):
         x, y = y, x
-    must(isinstance(y, (int, float)), "multiplies by something that is neither a layer's output nor a constant")
-    return to.emit(node, "scale", [tensor(x)], factor=float(y))
+    factor = views.number(to, y)
+    if isinstance(x, Scores) and factor is not None:
+        return attention.scaled(x, factor)
+    if factor is not None:
+        return _scaled(to, node, x, float(factor))
+    for one in (x, y):
+        must(not isinstance(one, Constant), f"multiplies by {one}")
+    must(isinstance(x, (Output, View)) and isinstance(y, (Output, View)) and not _is_parameter(x),
+         "multiplies by something that is neither a layer's output nor a constant")
+    return _scaled_by_channel(to, node, x, y) if _is_parameter(y) else _product(to, node, x, y)
+
+
+def _scaled(to, node, x, factor):
+    if isinstance(x, View) and isinstance(x.source, Output) and views.channels_last(x) is None:
+        return View(x.source, x.numbers, x.factor * factor, x.moves)  # such as queries
+    return value_by_value(to, node, "scale", x, factor=factor)
+
+
+def _scaled_by_channel(to, node, x, y):
+    """A trained factor for each channel: a convolution of each channel by itself with one weight."""
+    image = views.channels_last(x)
+    numbers = y.numbers
+    if image is not None:  # their order becomes that of the image
+        numbers = torch.broadcast_to(numbers, x.numbers.shape).permute(0, 3, 1, 2)
+    shape = x.shape if isinstance(x, Output) else image.shape if image is not None else ()
+    scale = views.by_channel(View(y.source, numbers, y.factor), shape) if len(shape) == 3 else None
+    must(scale is not None, f"multiplies by {y.source.name}, a tensor that belongs to no layer; lpsgd's factors are of an image's channels")
+    channels = shape[0]
+    out = to.emit_with_tensors(
+        node,
+        "conv",
+        [x if image is None else image],
+        _layer_of(scale),
+        {"weight": scale},
+        {"weight": (channels, 1, 1, 1)},
+        shape,
+        filters=channels,
+        kernel=1,
+        groups=channels,
+        bias=False,
+    )
+    return out if image is None else _channels_last(out)
 
 
 def _product(to, node, x, y):
-    def gates(gate, image):
-        fits = gate.shape[:1] == image.shape[:1] and gate.shape[1:] in ((1, 1), image.shape[1:])
-        return len(image.shape) == 3 and not isinstance(image, Gate) and fits
-
-    same = x.shape == y.shape and not isinstance(x, Gate) and not isinstance(y, Gate)
-    must(same or gates(x, y) or gates(y, x),
-         f"multiplies {x.shape} and {y.shape}; lpsgd multiplies equal shapes, or an image by one value for each channel")
-    return to.emit(node, "multiply", [x, y])
+    if isinstance(x, Output) and isinstance(y, Output) and x.shape == y.shape:
+        return to.emit(node, "multiply", [x, y])
+    both = _together(to, node, "multiply", x, y)
+    if both is not None:
+        return both
+    for image, gate in ((x, y), (y, x)):
+        if isinstance(image, Output) and len(image.shape) == 3:
+            own = views.by_channel(views.of(gate), image.shape)
+            if own is not None:
+                return to.emit(node, "multiply", [own if one is gate else one for one in (x, y)], shape=image.shape)
+    x, y = tensor(x), tensor(y)
+    raise Misread(f"multiplies {x.shape} and {y.shape}; lpsgd multiplies equal shapes, or an image by one value for each channel")
 
 
 def divide(to, node, x, y, rounding_mode=None):
-    must(isinstance(y, (int, float)) and y != 0 and rounding_mode is None, "divides by something that is no constant")
+    y = views.number(to, y)
+    must(y is not None and y != 0 and rounding_mode is None, "divides by something that is no constant")
     return multiply(to, node, x, 1 / y)
 
 
 def concatenate(to, node, tensors, dim=0):
+    *tokens, last = tensors
+    if any(_is_parameter(one) for one in tensors):
+        return _behind_tokens(to, node, tokens, last, dim)
     parts = [tensor(one) for one in tensors]
     dimensions = len(parts[0].shape) + 1
     must(dim % dimensions == 1 and dimensions in (2, 4), f"joins the dimension {dim}; lpsgd joins channels or features")
     return copied(parts[0]) if len(parts) == 1 else to.emit(node, "concat", parts)
 
 
+def _behind_tokens(to, node, tokens, x, dim):
+    """A sequence with trained frames in front of it."""
+    is_sequence = isinstance(x, Output) and len(x.shape) == 2 and dim in (1, -2)
+    frames, features = x.shape if is_sequence else (0, 0)
+    must(is_sequence and all(views.is_token(one, features) for one in tokens),
+         "joins a tensor that belongs to no layer; lpsgd's are frames in front of a sequence")
+    for one in reversed(tokens):
+        frames += 1
+        x = to.emit_with_tensors(
+            node, "class_token", [x], _layer_of(one.source), {"weight": one.source}, {"weight": (features,)}, (frames, features)
+        )
+    return x
+
+
 def ending(function):
     def convert(to, node, x, dim=None, _stacklevel=3, dtype=None):
-        must(to.is_last(node), "a softmax inside the network; lpsgd has one only in the loss")
+        if isinstance(x, Scores):
+            return attention.softmax(x, dim, dtype)
+        if not to.is_last(node):
+            raise Misread("a softmax inside the network; lpsgd has one only in attention and in the loss")
         last = len(tensor(x).shape)
         must(dim in (-1, last) or (dim is None and last == 1), f"dim={dim}; lpsgd's loss is over the last dimension")
         to.network.ending = function
@@ -314,15 +477,18 @@ def ending(function):
 
 
 def item(to, node, x, index):
-    """Of a tuple, such as what an LSTM gives. Or x[:, :, None, None] of features."""
-    if _is_one_pixel(x) and isinstance(index, tuple) and all(i is None or i == slice(None) for i in index):
-        return reshape(to, node, x)
-    must(isinstance(x, tuple) and index == 0, "takes a part of a tensor or of a list of tensors")
-    return tensor(x[0])
+    """Of a tuple, such as what an LSTM gives. Or a part of a tensor."""
+    if not isinstance(x, tuple):
+        parts = index if isinstance(index, tuple) else (index,)
+        must(not any(isinstance(one, (Output, View)) for one in parts), "takes a part of a tensor that depends on the input")
+        return move(to, node, x, index)
+    one = x[index]
+    must(not isinstance(one, str), f"reads {one}")
+    return settled(to, node, one) if isinstance(one, View) else tensor(one)
 
 
 def nothing(to, node, x, *_, **__):
-    return tensor(x)
+    return x if isinstance(x, views.BETWEEN) else tensor(x)
 
 
 def copied(x):
@@ -331,7 +497,7 @@ def copied(x):
 
 
 def copy(to, node, x, memory_format=None):
-    return copied(tensor(x))
+    return x if isinstance(x, View) else copied(tensor(x))
 
 
 def attributes(convert, *names):
@@ -357,7 +523,12 @@ MODULES = {
     ),
     nn.AdaptiveAvgPool2d: attributes(adaptive("average_pool"), "output_size"),
     nn.AdaptiveMaxPool2d: attributes(adaptive("max_pool"), "output_size", "return_indices"),
-    nn.Flatten: attributes(reshape),
+    nn.Flatten: attributes(move),
+    nn.Unflatten: attributes(move),
+    nn.LayerNorm: layer_norm_module,
+    nn.MultiheadAttention: attention.multi_head,
+    nn.TransformerEncoderLayer: attention.encoder_layer,
+    nn.TransformerEncoder: attention.encoder,
     nn.Identity: attributes(nothing),
     nn.Softmax: attributes(ending(torch.softmax), "dim"),
     nn.LogSoftmax: attributes(ending(torch.log_softmax), "dim"),
@@ -371,10 +542,11 @@ FUNCTIONS = {
     functional.avg_pool2d: average_pool,
     functional.adaptive_avg_pool2d: adaptive("average_pool"),
     functional.adaptive_max_pool2d: adaptive("max_pool"),
-    torch.flatten: reshape,
-    torch.reshape: reshape,
-    torch.squeeze: reshape,
-    torch.unsqueeze: reshape,
+    functional.layer_norm: layer_norm,
+    **dict.fromkeys((torch.matmul, torch.bmm, operator.matmul), attention.multiply_matrices),
+    torch.masked_fill: attention.masked_fill,
+    torch.where: attention.where,
+    **{getattr(torch, name): move for name in MOVES if hasattr(torch, name)},
     torch.mean: mean,
     torch.add: add,
     operator.add: add,
@@ -394,10 +566,11 @@ FUNCTIONS = {
     operator.getitem: item,
 }
 METHODS = {
-    **dict.fromkeys(("view", "reshape", "flatten", "squeeze", "unsqueeze"), reshape),
-    **dict.fromkeys(("contiguous", "float"), nothing),
+    **dict.fromkeys((*MOVES, "view", "view_as", "expand", "expand_as"), move),
+    **dict.fromkeys(("contiguous", "float", "to", "type_as"), nothing),
     "clone": copy,
-    **dict.fromkeys(("expand", "expand_as"), expand),
+    **dict.fromkeys(("matmul", "bmm"), attention.multiply_matrices),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), attention.masked_fill),
     **dict.fromkeys(("add", "add_"), add),
     **dict.fromkeys(("mul", "mul_"), multiply),
     **dict.fromkeys(("div", "div_"), divide),
@@ -418,7 +591,10 @@ INPLACE_ARGUMENT = {  # where it stands without its name
     **dict.fromkeys((functional.relu, functional.relu6, functional.hardsigmoid, functional.hardswish, functional.silu), 1),
     functional.dropout: 3,
 }
-BY_NAME = {"stochastic_depth": stochastic_depth}  # functions of torchvision, which need not be installed
+BY_NAME = {  # functions of torchvision, which need not be installed, and of PyTorch 2
+    "stochastic_depth": stochastic_depth,
+    "scaled_dot_product_attention": attention.scaled_dot_product,
+}
 
 
 def module_of(node, root):
@@ -461,13 +637,13 @@ def of_module(module):
 
 def of_function(node):
     """Raises Unfit."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    name = _name(node)
     handler = (METHODS if node.op == "call_method" else FUNCTIONS).get(node.target) or BY_NAME.get(name)
     if handler is None:
         raise Unfit(f"{name}(): {WITHOUT_LAYER}")
     return handler
 
 
-def is_sequence_layer(module):
-    """It gives a tuple: its output, and its state."""
-    return isinstance(module, nn.LSTM)
+def gives_tuple(module):
+    """Its output, and what else there is."""
+    return isinstance(module, (nn.LSTM, nn.MultiheadAttention))

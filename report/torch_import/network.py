@@ -9,19 +9,16 @@ class Unfit(Exception):
     """What no layer of lpsgd computes."""
 
 
+class Misread(Unfit):
+    """An input of another form than the layer takes."""
+
+
 @dataclass(frozen=True)
 class Output:
     """What a layer gives: its name in the network file, and the shape of one sample, as PyTorch has it."""
 
     layer: str
     shape: tuple
-
-
-@dataclass(frozen=True)
-class Gate(Output):
-    """What a layer gives, one value for each channel, seen in another shape. Only a product can read it so."""
-
-    own: tuple  # the shape of what the layer gives
 
 
 @dataclass
@@ -39,7 +36,9 @@ class Layer:
 @dataclass
 class Network:
     layers: list = field(default_factory=list)
-    parameters: dict = field(default_factory=dict)  # tensors by their names, running statistics too
+    parameters: dict = field(default_factory=dict)  # tensors by their names and in their shapes here; running statistics, too
+    origins: dict = field(default_factory=dict)  # the module's names of all these
+    implied: set = field(default_factory=set)  # names of the module's tensors that layers stand for, such as masks
     problems: dict = field(default_factory=dict)  # what has no layer: the places of each
     notes: list = field(default_factory=list)  # what the user is told
     ending: object = None  # what the module does to the last layer's output: a softmax, or nothing

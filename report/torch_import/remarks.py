@@ -9,7 +9,7 @@ def few(names):
 
 def lines(module, network):
     out = list(network.notes)
-    used = set(network.parameters)
+    used = {*network.origins.values(), *network.implied}
     unused = [n for n in module.state_dict() if n not in used and not n.endswith("num_batches_tracked")]
     if unused:
         out.append(f"left out, because the scores do not depend on it: {few(unused)}")
@@ -29,7 +29,8 @@ def lines(module, network):
 
 def _without_gradient(module, network):
     """The layers in front, up to the first that is trained, whose parameters need none; and all other such parameters."""
-    needs = {name: p.requires_grad for name, p in module.named_parameters() if name in network.parameters}
+    named = dict(module.named_parameters())
+    needs = {name: named[origin].requires_grad for name, origin in network.origins.items() if origin in named}
     frozen = []
     for layer in network.layers:
         own = [need for name, need in needs.items() if name.rpartition(".")[0] == layer.name]

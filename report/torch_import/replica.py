@@ -1,5 +1,7 @@
 """Computes a network file's layers in PyTorch, by what docs/networks.md says of them."""
 
+import math
+
 import torch
 from torch.nn import functional
 
@@ -26,6 +28,25 @@ def _dense(inputs, own, training, units, bias=True):
 def _batch_norm(inputs, own, training, eps=1e-5, momentum=0.1):
     statistics = own["running_mean"], own["running_var"]
     return functional.batch_norm(inputs[0], *statistics, own["weight"], own["bias"], training, momentum, eps)
+
+
+def _layer_norm(inputs, own, training, eps=1e-5):
+    x = inputs[0].permute(0, 2, 3, 1) if inputs[0].dim() == 4 else inputs[0]
+    x = functional.layer_norm(x, x.shape[-1:], own["weight"], own["bias"], eps)
+    return x.permute(0, 3, 1, 2) if inputs[0].dim() == 4 else x
+
+
+def _attention(inputs, own, training, heads, causal=False):
+    parts = inputs if len(inputs) == 3 else inputs[0].chunk(3, dim=-1)
+    queries, keys, values = (part.unflatten(-1, (heads, part.shape[-1] // heads)).transpose(1, 2) for part in parts)
+    scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return (scores.softmax(dim=-1) @ values).transpose(1, 2).flatten(2)
+
+
+def _class_token(inputs, own, training):
+    return torch.cat([own["weight"].expand(len(inputs[0]), 1, -1), inputs[0]], dim=1)
 
 
 def _lstm(inputs, own, training, cell, projection=0, bias=True):
@@ -66,6 +87,12 @@ LAYERS = {
     "dense": _dense,
     "batch_norm": _batch_norm,
     "lstm": _lstm,
+    "layer_norm": _layer_norm,
+    "attention": _attention,
+    "class_token": _class_token,
+    "position": lambda i, own, training, frames: i[0] + own["weight"][: i[0].shape[1]],
+    "select_frame": lambda i, own, training, index: i[0][:, index],
+    "to_sequence": lambda i, own, training: i[0].flatten(2).transpose(1, 2),
     "embedding": lambda i, own, training, vocabulary, dimension: functional.embedding(i[0], own["weight"]),
     "relu": lambda i, own, training: functional.relu(i[0]),
     "relu6": lambda i, own, training: functional.relu6(i[0]),

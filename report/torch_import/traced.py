@@ -1,5 +1,6 @@
 """A module as a graph of calls (torch.fx), with the value or the shape of each call's result."""
 
+import contextlib
 import dis
 import inspect
 import os
@@ -13,8 +14,9 @@ from torch import fx
 
 from . import layers
 from .source import cause
+from .views import BATCH, Constant
 
-BATCH = 2  # samples of the batch that the shapes are found with
+FACTORIES = ("arange", "eye", "full", "ones", "zeros")
 ONE_TENSOR = "it must be one tensor, the class scores"
 
 
@@ -24,15 +26,20 @@ class Traced:
     graph: fx.Graph
     shapes: dict  # of each node that is a tensor, with the batch
     values: dict  # of each node that is none
+    constants: dict  # those of the tensors that depend neither on the input nor on parameters
     evaluating: set  # names of the modules that stay in evaluation in training
 
 
 class _Tracer(fx.Tracer):
     """Notes in which module each call stands, for the names of layers."""
 
-    def __init__(self):
+    def __init__(self, traces_buffers):
         super().__init__()
         self._inside = [""]
+        self.proxy_buffer_attributes = traces_buffers
+
+    def to_bool(self, obj):
+        return _is_asserted() or super().to_bool(obj)
 
     def is_leaf_module(self, m, module_qualified_name):
         return layers.has_layer(m) or super().is_leaf_module(m, module_qualified_name)
@@ -50,18 +57,32 @@ class _Tracer(fx.Tracer):
         return node
 
 
+def holds_tensors(value):
+    return isinstance(value, (tuple, list)) and any(isinstance(one, torch.Tensor) for one in value)
+
+
 class _Shapes(fx.Interpreter):
     def __init__(self, module):
         super().__init__(module)
-        self.shapes, self.values = {}, {}
+        self.shapes, self.values, self.constants = {}, {}, {}
 
     def run_node(self, n):
         result = super().run_node(n)
         if isinstance(result, torch.Tensor):
             self.shapes[n.name] = tuple(result.shape)
+            self._note_constant(n, result)
         else:
             self.values[n.name] = result
         return result
+
+    def _note_constant(self, n, result):
+        if n.op == "get_attr" and not isinstance(result, torch.nn.Parameter):
+            self.constants[n.name] = Constant(result, frozenset([n.target]))
+        elif n.op in ("call_function", "call_method"):
+            read = [one.name for one in n.all_input_nodes if one.name in self.shapes or holds_tensors(self.values[one.name])]
+            if all(name in self.constants for name in read):
+                buffers = frozenset().union(*(self.constants[name].buffers for name in read))
+                self.constants[n.name] = Constant(result, buffers)
 
 
 def _unpack(proxy):
@@ -75,6 +96,40 @@ def _unpack(proxy):
 
 if sys.version_info >= (3, 11) and torch.__version__.startswith("1."):
     fx.Proxy.__iter__ = _unpack
+
+
+def _is_asserted():
+    """Whether the user's code asserts what torch.fx asks the value of, such as a size of the input. It held for a sample."""
+    frame = inspect.currentframe()
+    while frame.f_code.co_filename in (__file__, inspect.getfile(fx.Proxy)):
+        frame = frame.f_back
+    following = [one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti]
+    words = [one.opname + one.argrepr for one in following if one.opname not in ("TO_BOOL", "COMPARE_OP", "NOT_TAKEN")]
+    return len(words) > 1 and "IF_TRUE" in words[0] and "ASSERT" in words[1].upper()
+
+
+@contextlib.contextmanager
+def _traced_factories():
+    """torch.fx knows no torch.arange(x.size(1)): the functions that make tensors of sizes alone."""
+
+    def wrapped(function):
+        def call(*args, **keywords):
+            proxies = []
+            fx.node.map_aggregate((args, keywords), lambda one: isinstance(one, fx.Proxy) and proxies.append(one))
+            if not proxies:
+                return function(*args, **keywords)
+            return proxies[0].tracer.create_proxy("call_function", function, args, keywords)
+
+        return call
+
+    kept = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, function in kept.items():
+            setattr(torch, name, wrapped(function))
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(torch, name, function)
 
 
 def trace(module, samples):
@@ -94,9 +149,7 @@ def trace(module, samples):
         evaluating = {name for name, m in module.named_modules() if not m.training}
         defaults = list(inspect.signature(module.forward).parameters.values())[1:]
         try:
-            graph = _Tracer().trace(
-                module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty}
-            )
+            graph = _graph(module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty})
         except Exception as error:
             raise UserError(
                 f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; what forward does must not "
@@ -115,7 +168,15 @@ def trace(module, samples):
             raise UserError(f"the module in training does not take {said}: {cause(error)}") from error
         if not isinstance(trained, torch.Tensor):
             raise UserError(f"the module's output in training is a {type(trained).__name__}; {ONE_TENSOR}")
-    return Traced(module, graph, shapes.shapes, shapes.values, evaluating)
+    return Traced(module, graph, shapes.shapes, shapes.values, shapes.constants, evaluating)
+
+
+def _graph(module, defaults):
+    with _traced_factories():
+        try:
+            return _Tracer(traces_buffers=True).trace(module, defaults)  # for mask[:n, :n], where n is a size of the input
+        except Exception:  # such as where a buffer's values decide what is computed
+            return _Tracer(traces_buffers=False).trace(module, defaults)
 
 
 def _where(error):

@@ -89,20 +89,60 @@ def gemm(a, x, w, bias=None):
     return x @ w.T if bias is None else x @ w.T + bias
 
 
+def gather(a, x, indices):
+    return np.take(x, indices.astype(int), a.get("axis", 0))
+
+
+def part(a, x, starts, ends, axes=None, steps=None):
+    """Slice. Ends behind the last value mean it, as in Python."""
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    index = [slice(None)] * x.ndim
+    for axis, *bounds in zip(axes, starts, ends, steps):
+        index[axis] = slice(*map(int, bounds))
+    return x[tuple(index)]
+
+
+def reshape(a, x, shape):
+    """0 is the input's own size, -1 what is left."""
+    return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
+
+
+def softmax(a, x):
+    power = np.exp(x - x.max(axis=a.get("axis", -1), keepdims=True))
+    return power / power.sum(axis=a.get("axis", -1), keepdims=True)
+
+
+def split(a, x):
+    return tuple(np.split(x, a["parts"], a.get("axis", 0)))
+
+
+def squeeze(a, x, axes=None):
+    return np.squeeze(x, None if axes is None else tuple(axes))
+
+
+def unsqueeze(a, x, axes):
+    return np.expand_dims(x, tuple(axes))
+
+
+TYPES = {1: np.float64, 7: np.int64}  # of Cast: float is double here
 OPERATORS = {
     "Add": lambda a, x, y: x + y,
     "AveragePool": average_pool,
     "BatchNormalization": batch_norm,
+    "Cast": lambda a, x: x.astype(TYPES[a["to"]]),
     "Concat": lambda a, *x: np.concatenate(x, a["axis"]),
     "Conv": conv,
     "Erf": lambda a, x: np.vectorize(math.erf)(x),
+    "Expand": lambda a, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "HardSigmoid": lambda a, x: np.clip(a["alpha"] * x + a["beta"], 0, 1),
     "Div": lambda a, x, y: x / y,
     "Flatten": lambda a, x: x.reshape(x.shape[0], -1),
-    "Gather": lambda a, x, i: x[i.astype(int)],
+    "Gather": gather,
     "Gemm": gemm,
     "Clip": lambda a, x, least, most: np.clip(x, least, most),
     "Identity": lambda a, x: x,
+    "LessOrEqual": lambda a, x, y: x <= y,
     "LRN": lrn,
     "LSTM": lstm,
     "MatMul": lambda a, x, y: x @ y,
@@ -110,13 +150,23 @@ OPERATORS = {
     "Mul": lambda a, x, y: x * y,
     "Pad": pad,
     "Pow": lambda a, x, y: x**y,
+    "Range": lambda a, start, limit, delta: np.arange(start.item(), limit.item(), delta.item(), start.dtype),
+    "ReduceMean": lambda a, x: x.mean(tuple(a["axes"]), keepdims=a.get("keepdims", 1) == 1),
     "Relu": lambda a, x: np.maximum(x, 0),
+    "Reshape": reshape,
+    "Shape": lambda a, x: np.array(x.shape, np.int64),
     "Sigmoid": lambda a, x: 1 / (1 + np.exp(-x)),
-    "Squeeze": lambda a, x, axes: np.squeeze(x, tuple(axes)),
+    "Slice": part,
+    "Softmax": softmax,
+    "Split": split,
+    "Sqrt": lambda a, x: np.sqrt(x),
+    "Squeeze": squeeze,
+    "Sub": lambda a, x, y: x - y,
     "Sum": lambda a, *x: sum(x),
     "Tanh": lambda a, x: np.tanh(x),
     "Transpose": lambda a, x: np.transpose(x, a.get("perm")),
-    "Unsqueeze": lambda a, x, axes: np.expand_dims(x, tuple(axes)),
+    "Unsqueeze": unsqueeze,
+    "Where": lambda a, condition, x, y: np.where(condition, x, y),
 }
 
 
@@ -133,6 +183,9 @@ def evaluate(model, inputs):
     values.update({name: np.asarray(v, np.float64) for name, v in inputs.items()})
     for node in model.graph.node:
         arguments = [values[i] if i else None for i in node.input]
-        out = OPERATORS[node.op_type]({a.name: attribute(a) for a in node.attribute}, *arguments)
+        attributes = {a.name: attribute(a) for a in node.attribute}
+        if node.op_type == "Split":
+            attributes["parts"] = len(node.output)
+        out = OPERATORS[node.op_type](attributes, *arguments)
         values.update(zip(node.output, out if isinstance(out, tuple) else [out]))
     return {o.name: values[o.name] for o in model.graph.output}

@@ -29,6 +29,9 @@ except ImportError:
 CASES = {
     "layers": (3, None),
     "sequence": (3, None),
+    "patches": (3, None),
+    "attention": (3, None),
+    "causal": (3, None),
     "logistic": (4, None),
     "lenet": (4, None),
     "resnet8": (4, None),
@@ -44,6 +47,8 @@ CASES = {
     "resnet152": (2, 48),
     "lstm_an4": (3, 7),
     "lstm_ptb_small": (3, 6),
+    "transformer_ptb": (2, 6),
+    "vit_cifar": (3, None),
     "lstm_wikitext2": (3, 6),
 }
 
@@ -72,7 +77,8 @@ layers:
   - {dense: gate, units: 16}
   - {multiply: m2, input: [gate, m1]}
   - {multiply: m3, input: [ge, s]}
-  - {concat: c, input: [m, p, s, hw, si, ge, m2, m3]}
+  - {layer_norm: ln, input: p, eps: 0.01}
+  - {concat: c, input: [m, p, s, hw, si, ge, m2, m3, ln]}
   - {batch_norm: b, eps: 0.01}
   - {lrn: l2, size: 5, alpha: 1.0}
   - {dropout: d1, probability: 0.5}
@@ -81,6 +87,7 @@ layers:
   - {batch_norm: b2}
   - {scale: wide, factor: 8}
   - relu6
+  - {layer_norm: ln2}
   - {dense: e, units: 7}
   - {scale: f, factor: 0.375}
 """
@@ -95,6 +102,66 @@ layers:
   - {lstm: three, input: one, cell: 7, projection: 2}
   - {concat: c, input: [two, three, one]}
   - {dense: d, units: 4}
+"""
+
+
+# An image as a sequence, with all that only such sequences may have.
+PATCHES = """
+name: patches
+input: [6, 5, 4]
+classes: 5
+layers:
+  - {conv: conv, filters: 6, kernel: [2, 1], stride: [2, 1]}
+  - {to_sequence: pixels}
+  - {class_token: token}
+  - {class_token: second}
+  - {position: more, frames: 21}
+  - {layer_norm: norm}
+  - {dense: qkv, units: 18}
+  - {attention: whole, heads: 3}
+  - {add: sum, input: [more, whole]}
+  - {dense: q, units: 8}
+  - {dense: k, input: sum, units: 8}
+  - {dense: v, input: sum, units: 8}
+  - {attention: causal, input: [q, k, v], heads: 1, causal: true}
+  - {select_frame: first, input: whole, index: 0}
+  - {select_frame: middle, input: causal, index: 9}
+  - {layer_norm: features, eps: 0.01}
+  - {concat: both, input: [first, features]}
+  - {dense: scores, units: 5}
+"""
+
+# Of any number of frames.
+ATTENTION = """
+name: attention
+input: [any, 6]
+classes: 4
+layers:
+  - {position: own, frames: 9}
+  - {dense: qkv, units: 24}
+  - {attention: causal, heads: 2, causal: true}
+  - {layer_norm: norm, eps: 0.01}
+  - {dense: q, units: 6}
+  - {dense: k, input: norm, units: 6}
+  - {dense: v, input: norm, units: 6}
+  - {attention: whole, input: [q, k, v], heads: 6}
+  - {add: sum, input: [own, whole]}
+  - {dense: scores, units: 4}
+"""
+
+# Token numbers, as a language model has them.
+CAUSAL = """
+name: causal
+input: [any]
+classes: 9
+layers:
+  - {embedding: words, vocabulary: 9, dimension: 8}
+  - {position: places, frames: 6}
+  - {dense: qkv, units: 24}
+  - {attention: seen, heads: 4, causal: true}
+  - {add: sum, input: [places, seen]}
+  - {layer_norm: norm}
+  - {dense: scores, units: 9}
 """
 
 
@@ -165,7 +232,13 @@ def in_two_parts(exported, x, at):
 def main():
     lpsgd, dump, networks, name = sys.argv[1:5]
     samples, size = CASES[name]
-    own = {"layers": LAYERS, "sequence": SEQUENCE}.get(name)
+    own = {
+        "layers": LAYERS,
+        "sequence": SEQUENCE,
+        "patches": PATCHES,
+        "attention": ATTENTION,
+        "causal": CAUSAL,
+    }.get(name)
     tree = yaml.safe_load(own if own else (Path(networks) / f"{name}.yaml").read_text())
     is_image = len(tree["input"]) == 3
     if size and is_image:
@@ -205,7 +278,7 @@ def main():
         inputs = {"input": x.transpose(0, 3, 1, 2) if is_image else x}
         for how, values in exported.run(inputs).items():
             close(values["scores"], ours, how)
-        if not is_image and "frames" in exported.summary["inputs"][0]:
+        if not is_image and any(layer["kind"] == "lstm" for layer in shown["layers"]):
             parts = in_two_parts(Exported(lpsgd, folder, folder / "weights.safetensors", "--state"), x, 2)
             for how, scores in parts.items():
                 close(scores, ours, how + ", in two parts")

@@ -12,7 +12,9 @@ The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the
 against the CPU backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
 """
 
+import functools
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,7 @@ CASES = {
     "logistic": (16, None, None),
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
+    "transformer_ptb": (2, None, None),
 }
 # How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that
 # PyTorch's autocast, which stores as much in bfloat16, is the measure where it is farther than these; it
@@ -55,9 +58,11 @@ CASES = {
 BF16_LOSS, BF16_LOGITS, BF16_GRADIENT, BF16_PEER = 0.01, 0.01, 0.02, 1.25
 BF16_INPUTS = 6
 # Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states
-# h and c.
+# h and c, if it has any.
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
-          "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650))}
+          "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650)),
+          "transformer_ptb": ([12], [12, 12], [0, 0], None),
+          "causal_transformer": ([7], [7, 2, 1, 5], [0, 0, 0, 0], None)}
 
 # Label smoothing of these networks' loss, with rows that are not scored, too.
 SMOOTHING = {"layers": 0.1, "lstm_an4": 0.2}
@@ -80,6 +85,58 @@ layers:
   - {dense: d, units: 7}
   - {scale: s, factor: 0.375}
 """
+
+
+# A block of a transformer: torch_networks.TransformerBlock. BEFORE stands for the layer in front of it.
+BLOCK = """
+  - {layer_norm: NAME.ln1, input: BEFORE, eps: 1.0e-6}
+  - {dense: NAME.attention.in_proj, units: THREE}
+  - {attention: NAME.attention, heads: HEADS, causal: CAUSAL}
+  - {dense: NAME.attention.out_proj, units: ONE}
+  - {add: NAME.sum, input: [BEFORE, NAME.attention.out_proj]}
+  - {layer_norm: NAME.ln2}
+  - {dense: NAME.fc1, units: FOUR}
+  - {gelu: NAME.gelu}
+  - {dense: NAME.fc2, units: ONE}
+  - {add: NAME, input: [NAME.sum, NAME.fc2]}"""
+
+
+def block(name, before, features, heads, causal="false"):
+    words = {"NAME": name, "BEFORE": before, "HEADS": heads, "CAUSAL": causal, "ONE": features, "THREE": 3 * features,
+             "FOUR": 4 * features}
+    return functools.reduce(lambda text, word: text.replace(word, str(words[word])), words, BLOCK)
+
+
+# The positions' tables have more rows than the sequences have frames.
+VISION_TRANSFORMER = f"""
+name: vision_transformer
+input: [12, 12, 3]
+classes: 10
+layers:
+  - {{conv: patches, filters: 24, kernel: 4, stride: 4}}
+  - {{layer_norm: norm0}}
+  - to_sequence
+  - {{class_token: token}}
+  - {{position: position, frames: 12}}
+{block("block1", "position", 24, 3)}
+{block("block2", "block1", 24, 4)}
+  - {{select_frame: first, index: 0}}
+  - {{layer_norm: norm}}
+  - {{dense: fc, units: 10}}
+"""
+CAUSAL_TRANSFORMER = f"""
+name: causal_transformer
+input: [any]
+classes: 17
+layers:
+  - {{embedding: tokens, vocabulary: 17, dimension: 20}}
+  - {{position: position, frames: 9}}
+{block("block1", "position", 20, 4, "true")}
+{block("block2", "block1", 20, 2)}
+  - {{layer_norm: norm}}
+  - {{dense: fc, units: 17, bias: false}}
+"""
+OWN = {"layers": LAYERS, "vision_transformer": VISION_TRANSFORMER, "causal_transformer": CAUSAL_TRANSFORMER}
 
 
 class Layers(torch.nn.Module):
@@ -183,7 +240,15 @@ def run_torch(
     model.eval()
     with torch.no_grad():
         copy("", [("evaluation", model(*inputs))])
-    return out
+    return within(out, lengths, states)
+
+
+def within(values, lengths, states):
+    """Without scores behind the end of a sequence, which mean nothing, but for an LSTM's."""
+    for what in ("logits", "evaluation") if lengths is not None and states is None else ():
+        inside = np.arange(values[what].shape[1])[None, :] < np.array(lengths)[:, None]
+        values[what] = values[what] * inside[..., None]
+    return values
 
 
 def training_logits(model, dtype, weights, x, autocast=False):
@@ -224,10 +289,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         network = f"{folder_of_networks}/{name}.yaml"
         batch, size, features = CASES.get(name, (4, None, None))
-        if name == "layers":
-            network = f"{folder}/layers.yaml"
+        if name in OWN:
+            network = f"{folder}/{name}.yaml"
             with open(network, "w") as file:
-                file.write(LAYERS)
+                file.write(OWN[name])
         with open(network) as file:
             text = file.read()
         settings = [] if size is None else ["--set", f"input=[{size}, {size}, 3]"]
@@ -241,7 +306,7 @@ def main():
             else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
         )
         classes = text.split("\nclasses:")[1].split()[0]
-        classes = int(text.split("outputs: ")[1].split("}")[0] if classes == "$outputs" else classes)
+        classes = int(re.search(r"outputs: (\d+)", text)[1] if classes == "$outputs" else classes)
 
         smoothing = SMOOTHING.get(name, 0.0)
         settings += ["--label-smoothing", str(smoothing)]
@@ -266,8 +331,9 @@ def main():
         lengths = states = None
         if name in FRAMES:
             lengths, continues, widths = FRAMES[name][1:]
-            states = {f"lstm{i}.{part}": 0.5 * rng.standard_normal((batch, width)).astype(np.float32)
-                      for i in (1, 2, 3) for part, width in zip("hc", widths)}
+            if widths:
+                states = {f"lstm{i}.{part}": 0.5 * rng.standard_normal((batch, width)).astype(np.float32)
+                          for i in (1, 2, 3) for part, width in zip("hc", widths)}
             labels = rng.integers(0, classes, (batch, shape[0]))
             if len(shape) == 1:
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
@@ -276,7 +342,7 @@ def main():
             sequence = (
                 {}
                 if lengths is None
-                else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+                else {"lengths": np.array(lengths), "continues": np.array(continues), **(states or {})}
             )
             save(path, {**weights, "input": input, "labels": labels, **sequence})
 
@@ -308,7 +374,7 @@ def main():
             steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
-            got = load(f"{folder}/out")
+            got = within(load(f"{folder}/out"), lengths, states)
             truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths, states=started,
                               smoothing=smoothing)
             assert set(got) == set(truth), set(got) ^ set(truth)
@@ -373,7 +439,7 @@ def main():
             )
             if bf16:
                 ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
-                low = load(f"{folder}/out")
+                low = within(load(f"{folder}/out"), lengths, states)
                 logits, gradient = BF16_LOGITS, BF16_GRADIENT
                 scores = distance(low["logits"], truth["logits"])
                 if lengths is None:

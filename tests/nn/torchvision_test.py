@@ -1,5 +1,6 @@
 """Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and
-ResNet-50 gives the same class scores there.
+ResNet-50 gives the same class scores there. ViT-B/16's tensors have torchvision's names, but for those that
+docs/from-pytorch.md names.
 
 torchvision need not be installed: its models' names and shapes are written down here, and the modules of
 torch_networks are held to them. Exits with 77 (skipped) where PyTorch is missing.
@@ -7,6 +8,7 @@ torch_networks are held to them. Exits with 77 (skipped) where PyTorch is missin
     torchvision_test.py LPSGD DUMP_GRADIENTS CONFIGS_FOLDER
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -58,6 +60,33 @@ def torchvision_vgg19():
     return out
 
 
+def torchvision_vit(depth=12, width=768, side=224, patch=16):
+    out = {"class_token": (1, 1, width), "conv_proj.weight": (width, 3, patch, patch), "conv_proj.bias": (width,),
+           "encoder.pos_embedding": (1, (side // patch) ** 2 + 1, width)}
+    for i in range(depth):
+        layer = f"encoder.layers.encoder_layer_{i}"
+        out |= {f"{layer}.{norm}.{part}": (width,) for norm in ("ln_1", "ln_2") for part in ("weight", "bias")}
+        out |= {f"{layer}.self_attention.in_proj_weight": (3 * width, width),
+                f"{layer}.self_attention.in_proj_bias": (3 * width,)}
+        for name, units, inputs in (("self_attention.out_proj", width, width), ("mlp.0", 4 * width, width),
+                                    ("mlp.3", width, 4 * width)):
+            out |= {f"{layer}.{name}.weight": (units, inputs), f"{layer}.{name}.bias": (units,)}
+    return out | {"encoder.ln.weight": (width,), "encoder.ln.bias": (width,), "heads.head.weight": (1000, width),
+                  "heads.head.bias": (1000,)}
+
+
+def check_vit(shown):
+    """Each tensor of ours is one of torchvision's, by the rule of docs/from-pytorch.md, and none is missing."""
+    theirs, found = torchvision_vit(), set()
+    for tensor in shown["tensors"]:
+        layer, _, kind = tensor["name"].rpartition(".")
+        (name,) = {tensor["name"], layer, f"{layer}_{kind}"} & set(theirs)
+        shape = tuple(tensor["shape"])
+        assert theirs[name] in (shape, (1, *shape), (1, 1, *shape)), (name, shape)
+        found.add(name)
+    assert found == set(theirs), set(theirs) - found
+
+
 def loaded(name, shapes, tensors):
     """torchvision's `name` with a checkpoint's tensors in it, all of them in their indices."""
     model = torch_networks.make(name)
@@ -100,6 +129,9 @@ def main():
             )
             return load(next(Path(out).glob("checkpoints/*/model.safetensors")))
 
+        network = f"{configs}/networks/vit_b_16.yaml"
+        check_vit(json.loads(subprocess.run([lpsgd, "show", "--json", network], check=True, capture_output=True).stdout))
+        print("ok   vit_b_16 has torchvision's tensors", flush=True)
         loaded("resnet152", torchvision_resnet([3, 8, 36, 3]), trained("resnet152", 0))
         loaded("vgg19", torchvision_vgg19(), trained("vgg19", 0))
         print("ok   resnet152 and vgg19 load", flush=True)

@@ -1,18 +1,24 @@
 """What the tests of `lpsgd import` share. Exits with 77 (skipped) where PyTorch is missing."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
-from harness import FolderTest, find_program, skip
+from harness import SOURCE, FolderTest, find_program, skip
 
 try:
     import torch
+    from torch.nn import functional
 except ImportError as error:
     skip(error)
+sys.path.insert(0, str(SOURCE / "tests" / "nn"))
+import numpy as np  # noqa: E402
+from safetensors_file import load, save  # noqa: E402
 
 torch.set_num_threads(1)
 LPSGD = find_program()
+DUMP = os.environ.get("DUMP_GRADIENTS", str(pathlib.Path(LPSGD).parent / "tests" / "nn" / "dump_gradients"))
 
 HEAD = """import operator
 import torch
@@ -78,3 +84,52 @@ class ImportTest(FolderTest):
         self.assertEqual((status, err), (0, ""))
         self.assertEqual(sorted(p.name for p in (self.root / out).iterdir()), ["network.yaml", "weights.safetensors"])
         return said
+
+
+class ComparedTest(ImportTest):
+    """Compares what the program computes from the written network with the module, in float64."""
+
+    def module(self, text, name="make", masks=()):
+        """The same module, with the weights that were written."""
+        found = {}
+        exec(text, found)  # noqa: S102
+        module = found[name]()
+        written = load(self.root / "net" / "weights.safetensors")
+        state = module.state_dict()
+        used = [n for n in state if not n.endswith("num_batches_tracked") and not n.startswith("unused")]
+        self.names = {}  # the module's, and those here, by docs/from-pytorch.md
+        for name, value in written.items():
+            layer, _, kind = name.rpartition(".")
+            (theirs,) = {name, layer, f"{layer}_{kind}"} & set(used)
+            state[theirs].copy_(torch.tensor(value).view_as(state[theirs]))
+            self.names[theirs] = name
+        self.assertEqual(sorted(self.names), sorted(set(used) - set(masks)))
+        return module
+
+    def dumped(self, x, labels):
+        """What the program computes from the written network for a batch, in lpsgd's order of dimensions."""
+        weights = load(self.root / "net" / "weights.safetensors")
+        save(self.root / "in", {**weights, "input": x, "labels": labels})
+        subprocess.run([DUMP, self.root / "net" / "network.yaml", self.root / "in", self.root / "out", "--steps", "1"],
+                       check=True, timeout=300)
+        return load(self.root / "out")
+
+    def compare_training(self, module, found, x, labels):
+        """Loss, gradients and running statistics of one step, to float32's rounding."""
+        module = module.double().train()
+        x = x if x.dtype == torch.int64 else x.double()
+        scores = module(x)
+        loss = functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
+        loss.backward()
+        self.assertAlmostEqual(float(found["loss"][0]), loss.item(), delta=1e-5 * loss.item())
+        gradients = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+        self.assertEqual(len(gradients), sum(n.startswith("gradient.") for n in found))
+        largest = max(np.abs(g).max() for g in gradients.values())
+        for name, theirs in gradients.items():  # some are 0, such as those of a bias in front of a normalisation
+            self.close(found["gradient." + self.names[name]].reshape(theirs.shape), theirs, name, largest / 10)
+        for name, value in module.named_buffers():
+            if name in self.names and not name.endswith("num_batches_tracked"):
+                self.close(found["buffer." + name], value.numpy(), name)
+
+    def close(self, ours, theirs, name, least=0):
+        self.assertLess(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), least), 1e-4, name)

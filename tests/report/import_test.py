@@ -4,23 +4,11 @@ from the written network are compared with those of the module, in float64.
     LPSGD=... DUMP_GRADIENTS=... import_test.py
 """
 
-import os
-import pathlib
 import re
-import subprocess
-import sys
 import unittest
 
-from harness import SOURCE
-from import_harness import HEAD, IN_PLACE, LPSGD, ImportTest, run
-
-sys.path.insert(0, str(SOURCE / "tests" / "nn"))
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from safetensors_file import load, save  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-DUMP = os.environ.get("DUMP_GRADIENTS", str(pathlib.Path(LPSGD).parent / "tests" / "nn" / "dump_gradients"))
+import torch
+from import_harness import HEAD, IN_PLACE, ComparedTest, load, run
 
 # Every kind of layer but dropout, as modules, functions and methods, and names that stand several times.
 LAYERS = HEAD + """
@@ -135,48 +123,7 @@ class Net(nn.Module):
 """
 
 
-class Import(ImportTest):
-    def module(self, text, name="make"):
-        """The same module, with the weights that were written."""
-        found = {}
-        exec(text, found)  # noqa: S102
-        module = found[name]()
-        written = load(self.root / "net" / "weights.safetensors")
-        state = module.state_dict()
-        used = [n for n in state if not n.endswith("num_batches_tracked") and not n.startswith("unused")]
-        self.assertEqual(list(written), [n for n in written if n in used])
-        self.assertEqual(sorted(written), sorted(used))
-        module.load_state_dict({**state, **{n: torch.tensor(v) for n, v in written.items()}})
-        return module
-
-    def dumped(self, x, labels):
-        """What the program computes from the written network for a batch, in lpsgd's order of dimensions."""
-        weights = load(self.root / "net" / "weights.safetensors")
-        save(self.root / "in", {**weights, "input": x, "labels": labels})
-        subprocess.run([DUMP, self.root / "net" / "network.yaml", self.root / "in", self.root / "out", "--steps", "1"],
-                       check=True, timeout=300)
-        return load(self.root / "out")
-
-    def compare_training(self, module, found, x, labels):
-        """Loss, gradients and running statistics of one step, to float32's rounding."""
-        module = module.double().train()
-        x = x if x.dtype == torch.int64 else x.double()
-        scores = module(x)
-        loss = functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
-        loss.backward()
-        self.assertAlmostEqual(float(found["loss"][0]), loss.item(), delta=1e-5 * loss.item())
-        gradients = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
-        self.assertEqual(len(gradients), sum(n.startswith("gradient.") for n in found))
-        largest = max(np.abs(g).max() for g in gradients.values())
-        for name, theirs in gradients.items():  # some are 0, such as those of a bias in front of a normalisation
-            self.close(found["gradient." + name], theirs, name, largest / 10)
-        for name, value in module.named_buffers():
-            if not name.endswith("num_batches_tracked"):
-                self.close(found["buffer." + name], value.numpy(), name)
-
-    def close(self, ours, theirs, name, least=0):
-        self.assertLess(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), least), 1e-4, name)
-
+class Import(ComparedTest):
     def test_every_layer(self):
         said = self.imported(LAYERS, "--input", "3,21,10", "--with", "classes=5")
         self.assertIn("the softmax at the end is left out", said)
@@ -268,6 +215,23 @@ class Net(nn.Module):
         status, _, err = self.run_import(IN_PLACE, "--input", "1,9,8", "--weights", self.root / "d.pt", out="other")
         self.assertEqual(status, 2)
         self.assertIn('d.pt: Missing key(s) in state_dict: "fc.bias".', err)
+
+    def test_buffers_that_decide(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.register_buffer("bent", torch.tensor(1))
+        self.register_buffer("size", torch.tensor(2.0))
+
+    def forward(self, x):
+        x = self.fc1(x)
+        return self.fc2((torch.relu(x) if self.bent else x) / self.size)
+"""
+        said = self.imported(text, "--input", "4", name="Net")
+        self.assertIn("left out, because the scores do not depend on it: bent\n", said)
+        self.assertIn("{scale: scale, factor: 0.5}", (self.root / "net" / "network.yaml").read_text())
 
     def test_names_that_yaml_takes_for_something_else(self):
         text = HEAD + "class Null(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
