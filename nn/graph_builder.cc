@@ -91,6 +91,12 @@ Graph GraphBuilder::finish(std::size_t last, std::int64_t classes, const config:
     config::fail(end.origin, layer_path(end.name),
                  fmt::format("the last layer gives {}, but the network has {} classes", shape_text(end.shape),
                              graph_.classes));
+  if (graph_.input.size() == 3 && end.shape.size() != 1)
+    config::fail(
+        end.origin, layer_path(end.name),
+        fmt::format("the last layer gives scores of {} frames, but an image has one class; select_frame "
+                    "takes one frame",
+                    end.shape[0]));
   std::vector<bool> is_read(graph_.nodes.size(), false);
   is_read[last] = true;
   for (const Node& node : graph_.nodes)

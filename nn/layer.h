@@ -91,8 +91,11 @@ class Layer {
   /// Of forward for one sample; a multiply-add counts as 2. Pooling, activations and layers that only move
   /// values count as 0.
   virtual std::int64_t flops() const { return 0; }
-  /// Of the inputs' gradients, likewise.
+  /// Of all inputs' gradients together, likewise.
   virtual std::int64_t input_gradient_flops() const { return flops(); }
+
+  /// Whether the output has other frames than the input, so that the lengths of sequences do not hold for it.
+  virtual bool changes_frames() const { return false; }
 
   /// What forward keeps for backward beside the output, for one sample: where each maximum
   /// was, or which values were dropped.
@@ -101,9 +104,8 @@ class Layer {
   // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
   virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }
-  virtual bool is_sum() const { return false; }          // each input's gradient is the output's gradient
-  virtual bool is_concat() const { return false; }       // the inputs' last dimensions are joined
-  virtual bool changes_frames() const { return false; }  // so the input's lengths are not the output's
+  virtual bool is_sum() const { return false; }     // each input's gradient is the output's gradient
+  virtual bool is_concat() const { return false; }  // the inputs' last dimensions are joined
   /// The output may be columns of a wider array (Binding::output_stride), if no residual is fused.
   virtual bool can_write_columns() const { return false; }
   virtual bool reads_tokens() const { return false; }  // the input holds token numbers, which stay float32
@@ -133,6 +135,8 @@ class Layer {
   static const Shape& single(std::span<const Shape> inputs);
   /// The only input, which is an image (H, W, C). Throws LayerError if it is not.
   static const Shape& image(std::span<const Shape> inputs);
+  /// The only input, which is a sequence (frames, features). Throws LayerError if it is not.
+  static const Shape& sequence(std::span<const Shape> inputs);
 };
 
 /// A kind of layer: its word in network files, its meaning, and its factory.

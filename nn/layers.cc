@@ -26,7 +26,9 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"embedding", "a table with a vector for each token number", make_embedding_layer},
       LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
                 make_batch_norm_layer},
-      LayerKind{"layer_norm", "normalisation over the last dimension (Ba, Kiros and Hinton 2016)",
+      LayerKind{"layer_norm",
+                "normalisation over the features of each frame, or the channels of each pixel (Ba, Kiros and "
+                "Hinton 2016)",
                 make_layer_norm_layer},
       LayerKind{
           "attention",
@@ -98,6 +100,13 @@ const Shape& Layer::single(std::span<const Shape> inputs) {
 const Shape& Layer::image(std::span<const Shape> inputs) {
   const Shape& in = single(inputs);
   if (in.size() != 3) throw LayerError(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
+  return in;
+}
+
+const Shape& Layer::sequence(std::span<const Shape> inputs) {
+  const Shape& in = single(inputs);
+  if (in.size() != 2)
+    throw LayerError(fmt::format("takes a sequence (frames, features), got {}", shape_text(in)));
   return in;
 }
 

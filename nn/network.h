@@ -76,8 +76,7 @@ struct BatchMetrics {
 /// What a pass of an operation takes at least, for the whole batch.
 struct OperationCost {
   std::int64_t bytes = 0;  // each tensor that it needs read once, each result written once
-  std::int64_t flops =
-      0;  // as Layer::flops(); the gradients of input and weights each cost as much as forward
+  std::int64_t flops = 0;  // as Layer::flops(); of backward, those of the gradients of weights and inputs
 };
 
 /// The time of one operation, summed since the last take_times(). If the backward of a convolution runs as

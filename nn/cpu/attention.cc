@@ -4,16 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "nn/cpu/context.h"
 #include "nn/cpu/sgemm.h"
 
 namespace lpsgd::cpu {
 namespace {
-
-std::size_t size(std::int64_t n) {
-  return static_cast<std::size_t>(n);
-}
 
 template <class T>
 class AttentionOp final : public Op {
@@ -36,21 +33,25 @@ class AttentionOp final : public Op {
       T* const gradient = as<T>(in.gradient);
       parts_[i] = {as<T>(in.value) + column, gradient ? gradient + column : nullptr, in.shape[1]};
     }
+    has_backward_ = b.training && std::ranges::any_of(parts_, [](const Part& p) { return p.gradient; });
     lengths_.assign(size(b.batch), frames_);
-    if (b.training) log_sums_ = Buffer<float>(size(b.batch * heads_ * frames_));
-    for (int t = 0; t < context.threads; ++t) scratch_.emplace_back(*this);
+    if (has_backward_) log_sums_ = Buffer<float>(size(b.batch * heads_ * frames_));
+    context.need_scratch(scratch_floats());
   }
 
   void forward(const Pass& pass) override {
     for (std::int64_t n = 0; n < b_.batch; ++n) lengths_[size(n)] = pass.length(n, frames_);
     context_.parallel(b_.batch * heads_, [&](int thread, std::int64_t first, std::int64_t last) {
-      for (std::int64_t head = first; head < last; ++head) forward_head(head, scratch_[size(thread)]);
+      const Scratch s = scratch(context_.scratch(thread));
+      for (std::int64_t head = first; head < last; ++head) forward_head(head, s);
     });
   }
 
   void backward() override {
+    if (!has_backward_) return;
     context_.parallel(b_.batch * heads_, [&](int thread, std::int64_t first, std::int64_t last) {
-      for (std::int64_t head = first; head < last; ++head) backward_head(head, scratch_[size(thread)]);
+      const Scratch s = scratch(context_.scratch(thread));
+      for (std::int64_t head = first; head < last; ++head) backward_head(head, s);
     });
   }
 
@@ -61,25 +62,34 @@ class AttentionOp final : public Op {
     T* gradient = nullptr;
     std::int64_t stride = 0;  // of rows
   };
-  /// A thread's memory. Those of bfloat16 hold its values as float32.
+  /// A thread's memory. What holds bfloat16 values as float32 is null for float32.
   struct Scratch {
-    Buffer<float> weights, weights_gradient;  // of a block's queries: (block, frames)
-    std::array<Buffer<float>, 3> part;        // (frames, width)
-    Buffer<float> output;                     // (block, width): the output, or its gradient
-    std::array<Buffer<float>, 3> gradient;    // (frames, width)
-    explicit Scratch(const AttentionOp& op) {
-      const auto rows = [&](std::int64_t n) { return Buffer<float>(size(n * op.width_)); };
-      weights = Buffer<float>(size(op.block_ * op.frames_));
-      if constexpr (!is_float) {
-        for (Buffer<float>& p : part) p = rows(op.frames_);
-        output = rows(op.block_);
-      }
-      if (!op.b_.training) return;
-      weights_gradient = Buffer<float>(size(op.block_ * op.frames_));
-      for (Buffer<float>& g : gradient) g = rows(op.frames_);
-    }
+    float *weights = nullptr, *weights_gradient = nullptr;  // of a block's queries: (block, frames)
+    std::array<float*, 3> part = {};                        // (frames, width)
+    float* output = nullptr;                                // (block, width): the output, or its gradient
+    std::array<float*, 3> gradient = {};                    // (frames, width)
   };
   static constexpr bool is_float = std::is_same_v<T, float>;
+
+  Scratch scratch(float* memory) const {
+    Scratch s;
+    const auto take = [&](std::int64_t rows, std::int64_t columns) {
+      return std::exchange(memory, memory + rows * columns);
+    };
+    s.weights = take(block_, frames_);
+    if constexpr (!is_float) {
+      for (float*& p : s.part) p = take(frames_, width_);
+      s.output = take(block_, width_);
+    }
+    if (!has_backward_) return s;
+    s.weights_gradient = take(block_, frames_);
+    for (float*& g : s.gradient) g = take(frames_, width_);
+    return s;
+  }
+  std::int64_t scratch_floats() const {
+    const std::int64_t of_block = block_ * frames_, of_head = 3 * frames_ * width_;
+    return of_block + (is_float ? 0 : of_head + block_ * width_) + (has_backward_ ? of_block + of_head : 0);
+  }
 
   /// Queries of a block: their scores take at most 256 KiB, in the second-level cache.
   static std::int64_t block_of(std::int64_t frames) {
@@ -108,9 +118,9 @@ class AttentionOp final : public Op {
       return {to, width_};
     }
   }
-  MatrixView part(Which which, std::int64_t head, Scratch& s) const {
+  MatrixView part(Which which, std::int64_t head, const Scratch& s) const {
     const Part& p = parts_[which];
-    return as_floats(at_head(p.value, head, p.stride), p.stride, length(head), s.part[which].data());
+    return as_floats(at_head(p.value, head, p.stride), p.stride, length(head), s.part[which]);
   }
   static MatrixView from_row(MatrixView m, std::int64_t row) {
     return {m.data + row * m.stride, m.stride, m.transposed};
@@ -122,7 +132,7 @@ class AttentionOp final : public Op {
   void weights(std::int64_t head, std::int64_t first, std::int64_t end, std::int64_t shown, MatrixView q,
                MatrixView k, bool again, float* to) {
     sgemm(end - first, shown, width_, from_row(q, first), transposed(k), to, shown);
-    float* const log_sums = b_.training ? log_sums_.data() + head * frames_ : nullptr;
+    float* const log_sums = has_backward_ ? log_sums_.data() + head * frames_ : nullptr;
     for (std::int64_t t = first; t < end; ++t, to += shown) {
       const std::int64_t own = causal_ ? t + 1 : shown;
       if (again) {
@@ -135,44 +145,44 @@ class AttentionOp final : public Op {
     }
   }
 
-  void forward_head(std::int64_t head, Scratch& s) {
+  void forward_head(std::int64_t head, const Scratch& s) {
     const std::int64_t count = length(head);
     const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
     T* const output = at_head(as<T>(b_.output), head, features_);
     for (std::int64_t first = 0; first < count; first += block_) {
       const std::int64_t end = std::min(first + block_, count), shown = seen(end, count);
-      weights(head, first, end, shown, q, k, false, s.weights.data());
-      const MatrixView p{s.weights.data(), shown};
+      weights(head, first, end, shown, q, k, false, s.weights);
+      const MatrixView p{s.weights, shown};
       T* const rows = output + first * features_;
       if constexpr (is_float) {
         sgemm(end - first, width_, shown, p, v, rows, features_);
       } else {
-        sgemm(end - first, width_, shown, p, v, s.output.data(), width_);
-        narrow_rows(s.output.data(), end - first, rows, features_);
+        sgemm(end - first, width_, shown, p, v, s.output, width_);
+        narrow_rows(s.output, end - first, rows, features_);
       }
     }
     clear_rows(output, count, features_);
   }
 
-  void backward_head(std::int64_t head, Scratch& s) {
+  void backward_head(std::int64_t head, const Scratch& s) {
     const std::int64_t count = length(head);
     const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
-    for (Buffer<float>& g : s.gradient) std::fill_n(g.data(), count * width_, 0.0f);
+    for (float* g : s.gradient) std::fill_n(g, count * width_, 0.0f);
     const T* const output_gradient = at_head(as<T>(b_.output_gradients[0]), head, features_);
     for (std::int64_t first = 0; first < count; first += block_) {
       const std::int64_t end = std::min(first + block_, count), rows = end - first, shown = seen(end, count);
-      weights(head, first, end, shown, q, k, true, s.weights.data());
-      const MatrixView p{s.weights.data(), shown}, dp{s.weights_gradient.data(), shown};
-      const MatrixView dy = as_floats(output_gradient + first * features_, features_, rows, s.output.data());
+      weights(head, first, end, shown, q, k, true, s.weights);
+      const MatrixView p{s.weights, shown}, dp{s.weights_gradient, shown};
+      const MatrixView dy = as_floats(output_gradient + first * features_, features_, rows, s.output);
       const auto add = [&](Which to, std::int64_t row, std::int64_t m, std::int64_t inner, MatrixView a,
                            MatrixView b) {
-        sgemm(m, width_, inner, a, b, s.gradient[to].data() + row * width_, width_, true);
+        sgemm(m, width_, inner, a, b, s.gradient[to] + row * width_, width_, true);
       };
       add(values, 0, shown, rows, transposed(p), dy);
-      sgemm(rows, shown, width_, dy, transposed(v), s.weights_gradient.data(), shown);
+      sgemm(rows, shown, width_, dy, transposed(v), s.weights_gradient, shown);
       for (std::int64_t r = 0; r < rows; ++r)  // where the weight is 0, so is the gradient
-        context_.k.softmax_weights_gradient(s.weights.data() + r * shown,
-                                            s.weights_gradient.data() + r * shown, shown, scale_);
+        context_.k.softmax_weights_gradient(s.weights + r * shown, s.weights_gradient + r * shown, shown,
+                                            scale_);
       add(queries, first, rows, shown, dp, k);
       add(keys, 0, shown, rows, transposed(dp), from_row(q, first));
     }
@@ -180,7 +190,7 @@ class AttentionOp final : public Op {
       const Part& p = parts_[which];
       if (p.gradient == nullptr) continue;
       T* const to = at_head(p.gradient, head, p.stride);
-      narrow_rows(s.gradient[which].data(), count, to, p.stride);
+      narrow_rows(s.gradient[which], count, to, p.stride);
       clear_rows(to, count, p.stride);
     }
   }
@@ -197,13 +207,12 @@ class AttentionOp final : public Op {
   const ActivationKernels<T>& k_;
   Binding b_;
   std::int64_t heads_;
-  bool causal_;
+  bool causal_, has_backward_ = false;
   std::int64_t frames_, features_, width_, block_;
   float scale_;
   std::array<Part, 3> parts_;
   std::vector<std::int64_t> lengths_;  // of the last pass
   Buffer<float> log_sums_;             // (batch, heads, frames)
-  std::vector<Scratch> scratch_;       // of each thread
 };
 
 }  // namespace

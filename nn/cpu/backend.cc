@@ -36,6 +36,8 @@ void Context::Shared::allocate(Context& context) {
 void Context::allocate_shared() {
   scratchpad_.allocate(*this);
   for (Shared& buffer : reorder_buffers_) buffer.allocate(*this);
+  scratch_floats_ = (scratch_floats_ + 15) / 16 * 16;
+  scratch_ = Buffer<float>(static_cast<std::size_t>(threads * scratch_floats_));
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {

@@ -34,6 +34,10 @@ const T* as(const void* p) {
   return static_cast<const T*>(p);
 }
 
+constexpr std::size_t size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
 /// Calls make<T>() with the T of `type`.
 template <class Make>
 auto with_type(DataType type, const Make& make) {
@@ -75,6 +79,11 @@ struct Context {
   }
   void allocate_shared();
 
+  /// Memory of each thread, for what an operation needs while it runs: at least so many floats. Called while
+  /// operations are planned.
+  void need_scratch(std::int64_t floats) { scratch_floats_ = std::max(scratch_floats_, floats); }
+  float* scratch(int thread) { return scratch_.data() + thread * scratch_floats_; }
+
   /// How many of `rows` rows of float32 values form a part that stays in the threads' second-level caches
   /// between two passes over it. At least 256, if there are so many: with fewer, products become slower by
   /// more than the cache gains.
@@ -106,6 +115,8 @@ struct Context {
   };
 
   std::vector<Buffer<std::byte>> buffers_;
+  Buffer<float> scratch_;
+  std::int64_t scratch_floats_ = 0;  // of each thread
   Shared scratchpad_;
   std::array<Shared, 4> reorder_buffers_;
 };

@@ -32,7 +32,7 @@ class PositionOp final : public Op {
       context_.k.of<T>().add_rows(dy + first, b_.batch, size_, last - first, gradient + first);
     });
     std::fill(gradient + size_, gradient + b_.parameters[0].info->elements, 0.0f);
-    if (dx == nullptr || dx == dy) return;
+    if (dx == nullptr) return;
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
       std::copy(dy + first, dy + last, dx + first);
     });

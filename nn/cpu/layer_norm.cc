@@ -26,7 +26,7 @@ class LayerNormOp final : public Op {
       const std::int64_t at = first * width_;
       context_.k.of<T>().layer_norm(as<T>(b_.inputs[0].value) + at, as<T>(b_.output) + at, last - first,
                                     width_, constants_, b_.training ? mean_.data() + first : nullptr,
-                                    scale_.data() + first);
+                                    b_.training ? scale_.data() + first : nullptr);
     });
   }
 

@@ -8,10 +8,6 @@
 namespace lpsgd::cpu {
 namespace {
 
-std::size_t size(std::int64_t n) {
-  return static_cast<std::size_t>(n);
-}
-
 /// The frames of a chunk: so many rows that products run at full speed, and few enough that little is
 /// computed behind the longest sequence.
 std::int64_t frames_of_chunk(std::int64_t frames, std::int64_t batch) {

@@ -1,6 +1,8 @@
 // Attention by batches of matrix products, one product for each pair of sample and head. The scores of a
 // group of pairs are in memory at once: few enough that they stay in a large GPU's cache. Backward computes
 // them again, and the weights from them and the logarithms of the sums that forward kept.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +19,10 @@ class AttentionOp final : public Op {
     const auto padded = [](std::int64_t n) { return (n + 7) / 8 * 8; };
     const std::int64_t frames = b.shape[0], width = b.shape[1] / desc.heads;
     const std::int64_t rows = padded(frames), columns = padded(width);
-    require(pairs_ <= limit && rows * std::max(rows, columns) <= limit, "attention's matrices are too large");
+    if (pairs_ > limit || rows * std::max(rows, columns) > limit)
+      throw DeviceError(fmt::format(
+          "attention of {} heads over {} frames is too large for a GPU: a head's scores are at most 2^31",
+          pairs_, frames));
     shape_ = {.batch = b.batch,
               .heads = static_cast<int>(desc.heads),
               .frames = static_cast<int>(frames),
@@ -25,17 +30,19 @@ class AttentionOp final : public Op {
               .padded_frames = static_cast<int>(rows),
               .padded_width = static_cast<int>(columns),
               .causal = desc.causal};
+    for (const InputView& in : b.inputs) has_backward_ = has_backward_ || in.gradient != nullptr;
+    has_backward_ = has_backward_ && b.training;
     // All groups have one size, so that they need one plan. The last one may begin in the one before it.
     const std::int64_t value = static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t low_value = b.type == DataType::f32 ? 0 : size_of(b.type);
+    const std::int64_t of_score = (has_backward_ ? 2 : 1) * (value + low_value);
     const std::int64_t largest = std::clamp<std::int64_t>(
-        context.score_bytes / (value * rows * std::max(rows, columns)), 1, largest_batch);
+        context.score_bytes / (of_score * rows * std::max(rows, columns)), 1, largest_batch);
     groups_ = (pairs_ + largest - 1) / largest;
     group_ = (pairs_ + groups_ - 1) / groups_;
     matrix_bytes_ = group_ * rows * columns * size_of(b.type);
     score_bytes_ = group_ * rows * rows * value;
-    low_score_bytes_ = b.type == DataType::f32 ? 0 : group_ * rows * rows * size_of(b.type);
-    for (const InputView& in : b.inputs) has_backward_ = has_backward_ || in.gradient != nullptr;
-    has_backward_ = has_backward_ && b.training;
+    low_score_bytes_ = group_ * rows * rows * low_value;
     context.scratch(has_backward_ ? 4 * matrix_bytes_ + 2 * (score_bytes_ + low_score_bytes_)
                                   : 3 * matrix_bytes_ + score_bytes_ + low_score_bytes_);
     plan(rows, columns);

@@ -77,8 +77,9 @@ struct Context {
   /// For arrays between an operation's launches, at least so many bytes. It moves when it grows, which it
   /// does only while operations are made.
   std::byte* scratch(std::int64_t bytes);
-  std::int64_t score_bytes = std::int64_t{32} << 20;  // of attention's scores that scratch holds at once
-  unsigned* counters(std::int64_t n);                 // zero between launches
+  std::int64_t score_bytes = std::int64_t{32}
+                             << 20;    // of the scores, weights and gradients of attention in scratch
+  unsigned* counters(std::int64_t n);  // zero between launches
 
   // What a pass reads on the device (PassFeed), and what it reports.
   const PassState* pass = nullptr;

@@ -34,7 +34,7 @@ class PositionOp final : public Op {
     check(launch_column_sums(b_.type, dy, cut_, partials_, table.gradient, nullptr, context_.handle()));
     if (const std::int64_t unused = table.info->elements - size_; unused > 0)
       zero_bytes(table.gradient + size_, bytes_of(unused, DataType::f32), context_.stream);
-    if (dx && dx != dy) copy_bytes(dx, dy, bytes_of(b_.elements(), b_.type), context_.stream);
+    if (dx) copy_bytes(dx, dy, bytes_of(b_.elements(), b_.type), context_.stream);
   }
 
  private:

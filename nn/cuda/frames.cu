@@ -2,8 +2,9 @@
 // column_sums.cu, and copies of frames are those of elementwise.cu.
 //
 // Memory moved per value of b bytes:
-//   position         2 b (x, y), in loads and stores of 16 bytes where a sample's size allows; a thread has 4
-//                    bytes of the table in a register, for several samples
+//   position         2 b (x, y) and 4 (table), in loads and stores of 16 bytes where a sample's size allows;
+//   if
+//                    there are enough blocks without, a thread reads the table once for several samples
 //   token            b, and its gradient b, in single values of neighbouring threads
 #include <algorithm>
 

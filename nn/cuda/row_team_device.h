@@ -12,8 +12,8 @@ inline unsigned blocks_for_rows(std::int64_t rows) {
   return blocks_for(rows * team, 4096);
 }
 
-/// Calls body(row, exists) with each row of this thread's team. A team smaller than a warp also gets rows
-/// that do not exist, because all lanes of a warp must arrive at its shuffles.
+/// Calls body(row, exists) with each row of this thread's team. Unless a team is a block, it also gets rows
+/// that do not exist: all lanes of a warp must arrive at its shuffles.
 template <int team, class Body>
 __device__ __forceinline__ void over_team_rows(std::int64_t rows, const Body& body) {
   constexpr int teams = block_threads / team;

@@ -23,8 +23,7 @@ class AttentionLayer final : public Layer {
   }
 
   Shape infer(std::span<const Shape> inputs) override {
-    const Shape& in = inputs[0];
-    if (in.size() != 2) throw LayerError(fmt::format("takes a sequence, got {}", shape_text(in)));
+    const Shape& in = sequence(inputs.first(1));
     features_ = in[1];
     if (inputs.size() == 1) {
       if (in[1] % 3 != 0)

@@ -10,14 +10,6 @@
 namespace lpsgd {
 namespace {
 
-/// The only input, which is a sequence.
-const Shape& sequence(std::span<const Shape> inputs) {
-  if (inputs.size() != 1) throw LayerError(fmt::format("takes one input, got {}", inputs.size()));
-  if (inputs[0].size() != 2)
-    throw LayerError(fmt::format("takes a sequence (frames, features), got {}", shape_text(inputs[0])));
-  return inputs[0];
-}
-
 /// Entry `index` of a value's dimensions.
 OperatorWriter::Value dimension(OperatorWriter& out, const OperatorWriter::Value& value, std::int64_t index) {
   return out.add("Slice",

@@ -28,10 +28,8 @@ class LstmLayer final : public Layer {
   }
 
   Shape infer(std::span<const Shape> inputs) override {
-    const Shape& in = single(inputs);
+    const Shape& in = sequence(inputs);
     init_.check();
-    if (in.size() != 2)
-      throw LayerError(fmt::format("takes a sequence (frames, features), got {}", shape_text(in)));
     if (desc_.projection >= desc_.cell && desc_.projection > 0)
       throw LayerError(fmt::format("the projection to {} features is not smaller than {} cells",
                                    desc_.projection, desc_.cell));

@@ -121,9 +121,8 @@ TEST(Accumulation, RunningStatisticsSeeEachMicroBatch) {
 // and in evaluation, and carried_state() has the samples' order.
 TEST(Accumulation, SequencesContinueWithTheirOwnState) {
   const std::string text =
-      "input: [4, 5]\nclasses: 3\nlayers: [{lstm: a, cell: 9, projection: 4}, {lstm: b, cell: 6}, {dense: "
-      "fc, "
-      "units: 3}]";
+      "input: [4, 5]\nclasses: 3\nlayers: [{lstm: a, cell: 9, projection: 4}, {lstm: b, cell: 6}, "
+      "{attention: t, heads: 2, input: [b, b, b]}, layer_norm, {dense: fc, units: 3}]";
   LayerFixture f(text, 6);
   const NetworkOptions options{.batch = 2, .micro_batches = 3};
   Network network(f.spec, options);

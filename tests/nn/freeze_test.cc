@@ -1,10 +1,12 @@
 // Frozen layers: what they compute, what is still trained, and what cannot be frozen.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -23,6 +25,14 @@ const std::string plain =
     "input: [8, 8, 4]\nclasses: 5\nlayers:\n  - {conv: c1, filters: 16, kernel: 3}\n  - {tanh: t1}\n"
     "  - {max_pool: p, kernel: 2}\n  - {conv: c2, filters: 8, kernel: 3}\n  - {tanh: t2}\n"
     "  - flatten\n  - {dense: f1, units: 6}\n  - {dense: f2, units: 5}\n";
+
+const std::string transformer =
+    "input: [8, 8, 4]\nclasses: 5\nlayers:\n  - {conv: c1, filters: 18, kernel: 4, stride: 4}\n  - "
+    "to_sequence\n"
+    "  - {class_token: t1}\n  - {position: p1, frames: 5}\n  - {layer_norm: n1}\n  - {dense: d1, units: 54}\n"
+    "  - {attention: a1, heads: 3}\n  - {dense: e1, units: 18}\n  - {add: s1, input: [e1, p1]}\n"
+    "  - {layer_norm: n2}\n  - {attention: a2, heads: 2, input: [n2, n2, n2]}\n  - select_frame\n"
+    "  - {dense: f1, units: 5}\n";
 
 struct Model {
   Model(const std::string& text, const Names& frozen, const NetworkOptions& options)
@@ -55,8 +65,15 @@ std::vector<float> values(std::span<const float> arena, const TensorInfo& t) {
 }
 
 TEST(Freeze, TrainedTensorsHaveTheGradientsOfTheWholeNetwork) {
-  for (const Names& frozen : {Names{"c1"}, Names{"c?"}, Names{"c1", "c2", "f1"}}) {
-    Model whole(plain, {}, {.batch = 6}), part(plain, frozen, {.batch = 6});
+  const std::vector<std::pair<std::string, Names>> cases{{plain, {"c1"}},
+                                                         {plain, {"c?"}},
+                                                         {plain, {"c1", "c2", "f1"}},
+                                                         {transformer, {"{c,t,p}1"}},
+                                                         {transformer, {"{c,t,p,n,d}1"}},
+                                                         {transformer, {"{c,t,p,n,d,a,e}1", "n2", "a2"}}};
+  for (const auto& [text, frozen] : cases) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(frozen, ", ")));
+    Model whole(text, {}, {.batch = 6}), part(text, frozen, {.batch = 6});
     EXPECT_EQ(part.loss(), whole.loss());  // the same initial weights
     whole.network.backward({});
     std::vector<std::size_t> announced;

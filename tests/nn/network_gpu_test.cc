@@ -381,7 +381,8 @@ TEST_F(NetworkGpu, AVisionTransformerTrainsAsOnTheCpu) {
 // The state that each micro-batch carries is its own.
 TEST_F(NetworkGpu, MicroBatchesOfSequencesContinue) {
   const std::string sequences =
-      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {dense: fc, units: 4}]";
+      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {attention: t, heads: "
+      "2, causal: true, input: [a, a, a]}, layer_norm, {dense: fc, units: 4}]";
   Trained cpu(sequences, {.batch = 2, .micro_batches = 3}),
       gpu(sequences, {.batch = 2, .micro_batches = 3, .device = device});
   for (int s = 0; s < 5; ++s) {

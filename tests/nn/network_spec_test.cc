@@ -203,7 +203,7 @@ std::string sequence_error(const std::string& layers) {
 
 TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
   EXPECT_EQ(layers_error("  - {attention: a, heads: 2}\n"),
-            "net.yaml:4:5: layer 'a': takes a sequence, got (8, 8, 4)");
+            "net.yaml:4:5: layer 'a': takes a sequence (frames, features), got (8, 8, 4)");
   EXPECT_EQ(
       sequence_error("{attention: a, heads: 2}"),
       "net.yaml:3:10: layer 'a': takes queries, keys and values side by side, got 8 features, which 3 does "
@@ -222,6 +222,9 @@ TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
             "net.yaml:5:5: layer 's': selects frame 64, and its input has 64 frames");
   EXPECT_EQ(sequence_error("to_sequence"),
             "net.yaml:3:10: layer 'to_sequence': takes an image (H, W, C), got (6, 8)");
+  EXPECT_EQ(error_of("input: [8, 8, 4]\nclasses: 3\nlayers: [to_sequence, {dense: d, units: 3}]\n"),
+            "net.yaml:3:23: layer 'd': the last layer gives scores of 64 frames, but an image has one class; "
+            "select_frame takes one frame");
   for (const std::string layer : {"class_token", "select_frame"})
     EXPECT_EQ(sequence_error("{dense: d, units: 3}, {" + layer + ": t}"),
               "net.yaml:3:32: layer 't': is for images: it changes the number of frames, and sequences have "

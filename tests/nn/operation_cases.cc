@@ -142,6 +142,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
       for (float& x : given.back()) x = std::floor((x + 1) / 2 * static_cast<float>(c.tokens));
     if (c.step > 0)
       for (float& x : given.back()) x = std::floor(x / c.step) * c.step;
+    if (c.not_a_number && i == 0) given[0][0] = std::nanf("");
     values.push_back(rig.make(n, c.tokens > 0 ? DataType::f32 : type));
     b.inputs.push_back({c.inputs[i], values.back().type, values.back().data, nullptr});
   }
@@ -217,6 +218,35 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
                                                  initial.begin() + infos[i].offset + infos[i].elements};
   for (std::size_t g = 0; c.training && g < output_gradients.size(); ++g)
     out[fmt::format("given gradient {}", g)] = output_gradient(g);
+  return out;
+}
+
+std::string hidden_not_a_number(Backend& backend, DataType type) {
+  std::string out;
+  const auto check = [&](const OperationCase& c, const Results& results, const char* tensor,
+                         std::int64_t first, std::int64_t end, bool expected) {
+    for (std::int64_t i = first; i < end; ++i)
+      if (std::isnan(results.at(tensor)[size(i)]) != expected)
+        out += fmt::format("{}: {} of {} is {}; ", c.name, i, tensor, results.at(tensor)[size(i)]);
+  };
+  // It is in the first query of the first sample's first head.
+  OperationCase c = attention_case(2, 5, {.heads = 2}, 4);
+  c.not_a_number = true;
+  Results results = run_case(backend, type, c);
+  check(c, results, "output", 0, 4, true);
+  check(c, results, "output", 4, 80, false);
+  for (std::int64_t frame = 0; frame < 5; ++frame)
+    check(c, results, "input 0", frame * 24 + 8, frame * 24 + 12, true);
+  check(c, results, "input 0", 120, 240, false);
+  c = layer_norm_case(2, {3, 40}, 1e-5);
+  c.not_a_number = true;
+  results = run_case(backend, type, c);
+  for (const char* tensor : {"output", "input 0"}) {
+    check(c, results, tensor, 0, 40, true);
+    check(c, results, tensor, 40, 240, false);
+  }
+  check(c, results, "parameter 0", 0, 40, true);
+  check(c, results, "parameter 1", 0, 40, false);
   return out;
 }
 

@@ -30,10 +30,11 @@ struct OperationCase {
   bool in_place = false;       // the output lies where the input does
   bool over_gradient = false;  // the input's gradient lies where one of the output does
   bool training = true;
-  std::int64_t tokens = 0;  // inputs are numbers below this
-  float step = 0;           // inputs are multiples of this, so that many are equal
-  float range = 1;          // inputs lie between minus this and this
-  bool infinite = false;    // the output's gradients begin and end with an infinity
+  std::int64_t tokens = 0;    // inputs are numbers below this
+  float step = 0;             // inputs are multiples of this, so that many are equal
+  float range = 1;            // inputs lie between minus this and this
+  bool infinite = false;      // the output's gradients begin and end with an infinity
+  bool not_a_number = false;  // the first input begins with a NaN
   std::vector<std::int32_t> lengths;
   std::vector<Shape> carried;  // of one sample
   std::vector<std::int32_t> continues;
@@ -49,6 +50,13 @@ using Results = std::map<std::string, std::vector<float>>;
 Results run_case(Backend& backend, DataType type, const OperationCase& c);
 
 std::vector<OperationCase> operation_cases();
+/// Runs attention and layer normalisation of an input that begins with a NaN. Returns what hides it, or has
+/// one without reason; "" if nothing does.
+std::string hidden_not_a_number(Backend& backend, DataType type);
+/// Of one input with queries, keys and values.
+OperationCase attention_case(std::int64_t batch, std::int64_t frames, const AttentionDesc& desc,
+                             std::int64_t width);
+OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps);
 OperationCase convolution_case(std::int64_t batch, const Shape& in, const ConvDesc& desc, bool relu);
 
 /// A convolution and its gradients by the definition, in double: of what run_case() says was given.

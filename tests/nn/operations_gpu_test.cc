@@ -100,17 +100,23 @@ TEST_F(OperationsGpu, AnInfiniteGradientOfPooling) {
   }
 }
 
-TEST_F(OperationsGpu, LayerNormOfMoreRowsThanAGridHasBlocks) {
-  OperationCase c;
-  c.batch = 4100;
-  c.inputs = {{515}};
-  c.output = {515};
-  c.parameters = {{515}, {515}};
-  c.make = [](Backend& backend, const Binding& b) { return backend.layer_norm(b, {1e-5}); };
-  const auto cpu = make_cpu_backend(1, Compute::fp32);
-  const auto cuda = gpu(Compute::fp32);
-  const Distance d = worst_distance(run_case(*cuda, DataType::f32, c), run_case(*cpu, DataType::f32, c));
-  EXPECT_LE(d.value, fp32_bound) << d.tensor;
+TEST_F(OperationsGpu, NotANumberIsNotHidden) {
+  EXPECT_EQ(hidden_not_a_number(*gpu(Compute::fp32), DataType::f32), "");
+  if (!unsupported(Compute::bf16, device))
+    EXPECT_EQ(hidden_not_a_number(*gpu(Compute::bf16), DataType::bf16), "");
+}
+
+/// Rows that teams of 8 threads, of 32 and of a block take, more than a grid has of these; and of attention.
+TEST_F(OperationsGpu, MoreRowsThanAGridHasTeams) {
+  for (const OperationCase& c :
+       {layer_norm_case(140000, {8}, 1e-5), layer_norm_case(33000, {136}, 1e-5),
+        layer_norm_case(4100, {515}, 1e-5), attention_case(140, 120, {.heads = 2}, 8)}) {
+    SCOPED_TRACE(c.name);
+    const auto cpu = make_cpu_backend(1, Compute::fp32);
+    const auto cuda = gpu(Compute::fp32);
+    const Distance d = worst_distance(run_case(*cuda, DataType::f32, c), run_case(*cpu, DataType::f32, c));
+    EXPECT_LE(d.value, fp32_bound) << d.tensor;
+  }
 }
 
 TEST_F(OperationsGpu, Loss) {

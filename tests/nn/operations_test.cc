@@ -34,6 +34,14 @@ TEST(Operations, ColumnsHoldWhatAnArrayOfItsOwnHolds) {
   EXPECT_GE(checked, 60);
 }
 
+TEST(Operations, NotANumberIsNotHidden) {
+  for (const auto& [compute, type] :
+       {std::pair{Compute::fp32, DataType::f32}, {Compute::bf16, DataType::bf16}}) {
+    if (cpu_unsupported(compute)) continue;
+    EXPECT_EQ(hidden_not_a_number(*make_cpu_backend(2, compute), type), "");
+  }
+}
+
 TEST(Operations, ConvolutionsEqualTheirDefinition) {
   for (const OperationCase& c : operation_cases()) {
     if (!c.convolution) continue;
