@@ -95,7 +95,7 @@ Graph GraphBuilder::finish(std::size_t last, std::int64_t classes, const config:
     config::fail(
         end.origin, layer_path(end.name),
         fmt::format("the last layer gives scores of {} frames, but an image has one class; select_frame "
-                    "takes one frame",
+                    "takes one frame, mean_frames their mean",
                     end.shape[0]));
   std::vector<bool> is_read(graph_.nodes.size(), false);
   is_read[last] = true;

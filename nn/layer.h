@@ -178,5 +178,6 @@ std::unique_ptr<Layer> make_to_sequence_layer();
 std::unique_ptr<Layer> make_position_layer();
 std::unique_ptr<Layer> make_class_token_layer();
 std::unique_ptr<Layer> make_select_frame_layer();
+std::unique_ptr<Layer> make_mean_frames_layer();
 
 }  // namespace lpsgd

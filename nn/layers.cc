@@ -42,6 +42,7 @@ std::span<const LayerKind> layer_kinds() {
                 "puts a trained vector before the frames, as one more frame (Dosovitskiy et al. 2020)",
                 make_class_token_layer},
       LayerKind{"select_frame", "one frame of a sequence as features", make_select_frame_layer},
+      LayerKind{"mean_frames", "the mean over the frames of a sequence as features", make_mean_frames_layer},
       LayerKind{"to_sequence", "an image as a sequence: its pixels, row by row", make_to_sequence_layer},
       LayerKind{"relu", "max(x, 0)", make_activation<Activation::relu>},
       LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_activation<Activation::sigmoid>},

@@ -1,6 +1,7 @@
 // Layers that make, mark and select the frames of a sequence, as transformers need them: an image's pixels as
 // frames, a trained vector for each position (Gehring and others 2017, section 3.1), a class token (Devlin
-// and others 2018, section 3; Dosovitskiy and others 2020, section 3.1), and one frame of a sequence.
+// and others 2018, section 3; Dosovitskiy and others 2020, section 3.1), one frame of a sequence, and the
+// mean of all.
 #include <fmt/core.h>
 
 #include "nn/layer.h"
@@ -127,6 +128,30 @@ class SelectFrameLayer final : public Layer {
   std::int64_t index_ = 0;
 };
 
+class MeanFramesLayer final : public Layer {
+ public:
+  Shape infer(std::span<const Shape> inputs) override {
+    const Shape& in = sequence(inputs);
+    frames_ = in[0];
+    return {in[1]};
+  }
+  bool changes_frames() const override { return true; }
+  bool backward_reads_input() const override { return false; }
+  std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
+    Binding column = binding;  // an image of one column
+    column.inputs[0].shape = {frames_, 1, binding.shape[0]};
+    column.shape = {1, 1, binding.shape[0]};
+    return backend.pool(column, {PoolDesc::Kind::average, {frames_, 1}, {1, 1}, {0, 0}});
+  }
+  void write_operators(OperatorWriter& out) const override {
+    out.output(out.add("ReduceMean", {out.input()},
+                       {{"axes", std::vector<std::int64_t>{1}}, {"keepdims", std::int64_t{0}}}));
+  }
+
+ private:
+  std::int64_t frames_ = 1;
+};
+
 }  // namespace
 
 std::unique_ptr<Layer> make_to_sequence_layer() {
@@ -140,6 +165,9 @@ std::unique_ptr<Layer> make_class_token_layer() {
 }
 std::unique_ptr<Layer> make_select_frame_layer() {
   return std::make_unique<SelectFrameLayer>();
+}
+std::unique_ptr<Layer> make_mean_frames_layer() {
+  return std::make_unique<MeanFramesLayer>();
 }
 
 }  // namespace lpsgd

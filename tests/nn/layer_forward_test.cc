@@ -289,16 +289,21 @@ TEST(Forward, Attention) {
 TEST(Forward, Frames) {
   LayerFixture f(
       "input: [2, 3, 4]\nclasses: 4\nlayers: [to_sequence, {class_token: t}, {position: p, frames: 8}, "
-      "{select_frame: s, index: 5}, {select_frame: r, input: p}, {add: a, input: [s, r]}]",
+      "{select_frame: s, index: 5}, {select_frame: r, input: p}, {mean_frames: m, input: to_sequence}, "
+      "{add: a, input: [s, r, m]}]",
       2);
   const std::span<const float> w = f.network.parameters();
   ASSERT_EQ(f.network.tensors()[0].name, "t.weight");
   const float* const table = w.data() + f.network.tensors()[1].offset;
   f.network.forward_train({f.inputs, f.labels}, 0);
   for (std::size_t n = 0; n < 2; ++n)
-    for (std::size_t c = 0; c < 4; ++c)  // frame 5 is pixel 4 of row by row
+    for (std::size_t c = 0; c < 4; ++c) {
+      float mean = 0;
+      for (std::size_t pixel = 0; pixel < 6; ++pixel) mean += f.inputs[n * 24 + pixel * 4 + c] / 6;
+      // Frame 5 is pixel 4 of row by row.
       EXPECT_NEAR(f.network.logits()[n * 4 + c],
-                  f.inputs[n * 24 + 4 * 4 + c] + table[5 * 4 + c] + w[c] + table[c], 1e-6);
+                  f.inputs[n * 24 + 4 * 4 + c] + table[5 * 4 + c] + w[c] + table[c] + mean, 1e-6);
+    }
 }
 
 /// The mask is random and scaled. It differs in every step and layer, is off in evaluation, and does not

@@ -240,6 +240,7 @@ TEST(Gradients, Frames) {
   check(
       "  - {class_token: t, init_deviation: 1}\n  - {position: p, frames: 15}\n  - tanh\n"
       "  - {select_frame: s}\n");
+  check("  - {position: p, frames: 12}\n  - tanh\n  - {mean_frames: m}\n");
   check(
       "  - {position: p, frames: 12}\n  - {class_token: t}\n  - {attention: a, heads: 2}\n  - {select_frame: "
       "s, index: 3}\n");

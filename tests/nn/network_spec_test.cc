@@ -224,8 +224,8 @@ TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
             "net.yaml:3:10: layer 'to_sequence': takes an image (H, W, C), got (6, 8)");
   EXPECT_EQ(error_of("input: [8, 8, 4]\nclasses: 3\nlayers: [to_sequence, {dense: d, units: 3}]\n"),
             "net.yaml:3:23: layer 'd': the last layer gives scores of 64 frames, but an image has one class; "
-            "select_frame takes one frame");
-  for (const std::string layer : {"class_token", "select_frame"})
+            "select_frame takes one frame, mean_frames their mean");
+  for (const std::string layer : {"class_token", "select_frame", "mean_frames"})
     EXPECT_EQ(sequence_error("{dense: d, units: 3}, {" + layer + ": t}"),
               "net.yaml:3:32: layer 't': is for images: it changes the number of frames, and sequences have "
               "lengths of their own");
@@ -235,7 +235,8 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, layer_norm, attention, position, class_token, select_frame, to_sequence, "
+      "lstm, embedding, batch_norm, layer_norm, attention, position, class_token, select_frame, mean_frames, "
+      "to_sequence, "
       "relu, sigmoid, tanh, relu6, hardsigmoid, hardswish, silu, gelu, dropout, "
       "lrn, scale, add, multiply, concat, max_pool, average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),

@@ -127,7 +127,8 @@ layers:
   - {select_frame: first, input: whole, index: 0}
   - {select_frame: middle, input: causal, index: 9}
   - {layer_norm: features, eps: 0.01}
-  - {concat: both, input: [first, features]}
+  - {mean_frames: mean, input: whole}
+  - {concat: both, input: [first, features, mean]}
   - {dense: scores, units: 5}
 """
 

@@ -121,6 +121,8 @@ layers:
 {block("block1", "position", 24, 3)}
 {block("block2", "block1", 24, 4)}
   - {{select_frame: first, index: 0}}
+  - {{mean_frames: mean, input: block2}}
+  - {{add: both, input: [first, mean]}}
   - {{layer_norm: norm}}
   - {{dense: fc, units: 10}}
 """

@@ -529,7 +529,8 @@ class VisionTransformer(nn.Module):
         x = self.norm0(self.patches(x).permute(0, 2, 3, 1)).flatten(1, 2)
         x = torch.cat([self.token.weight.expand(len(x), 1, -1), x], 1)
         x = x + self.position.weight[: x.shape[1]]
-        return self.fc(self.norm(self.block2(self.block1(x))[:, 0]))
+        x = self.block2(self.block1(x))
+        return self.fc(self.norm(x[:, 0] + x.mean(1)))
 
 
 class CausalTransformer(nn.Module):
