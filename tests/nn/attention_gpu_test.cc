@@ -219,7 +219,7 @@ TEST_F(AttentionGpu, GroupsOfHeadsChangeNothing) {
   constexpr std::int64_t n = (batch + 1) * frames * features;
   const auto run = [&](std::int64_t scores_at_once, int without_gradient) {
     cuda::Context context(device, Compute::fp32, true, 1);
-    context.score_bytes = scores_at_once * 16 * 16 * static_cast<std::int64_t>(sizeof(float));
+    context.score_bytes = scores_at_once * 2 * 16 * 16 * static_cast<std::int64_t>(sizeof(float));
     const std::vector<std::int32_t> lengths{9, 4, 1, 0, 8, 9};
     const DeviceBuffer<std::int32_t> lengths_there = holding(lengths);
     context.lengths = lengths_there.data();
