@@ -12,7 +12,7 @@ import torch
 from errors import UserError
 from torch import fx
 
-from . import layers
+from . import converters
 from .source import cause
 from .views import BATCH, Constant
 
@@ -29,6 +29,10 @@ class Traced:
     constants: dict  # those of the tensors that depend neither on the input nor on parameters
     evaluating: set  # names of the modules that stay in evaluation in training
 
+    def called_by(self, node):
+        """The module that the node calls, or None."""
+        return self.module.get_submodule(node.target) if node.op == "call_module" else None
+
 
 class _Tracer(fx.Tracer):
     """Notes in which module each call stands, for the names of layers."""
@@ -42,7 +46,7 @@ class _Tracer(fx.Tracer):
         return _is_asserted() or super().to_bool(obj)
 
     def is_leaf_module(self, m, module_qualified_name):
-        return layers.has_layer(m) or super().is_leaf_module(m, module_qualified_name)
+        return converters.is_known(m) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m, forward, args, kwargs):
         self._inside.append(self.path_of_module(m))
@@ -135,48 +139,52 @@ def _traced_factories():
 def trace(module, samples):
     """`samples`: (BATCH, ...), in PyTorch's order."""
     module = module.cpu().float().eval()
-    said = f"an input of shape {tuple(samples.shape)}"
-    if layers.has_layer(module):
+    if converters.is_known(module):
         raise UserError("the module is a single layer; put it into a torch.nn.Sequential")
     with torch.no_grad():
-        try:
-            scores = module(samples)  # gives lazy modules their shapes, too
-        except Exception as error:
-            raise UserError(f"the module does not take {said}: {cause(error)}") from error
-        if not isinstance(scores, torch.Tensor):
-            raise UserError(f"the module's output is a {type(scores).__name__}; {ONE_TENSOR}")
+        _run(module, samples)  # gives lazy modules their shapes, too
         module.train()  # as training computes: dropout drops, `if self.training` is taken
         evaluating = {name for name, m in module.named_modules() if not m.training}
-        defaults = list(inspect.signature(module.forward).parameters.values())[1:]
-        try:
-            graph = _graph(module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty})
-        except Exception as error:
-            raise UserError(
-                f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; what forward does must not "
-                "depend on the values of tensors"
-            ) from error
+        graph = _graph(module)
         module.eval()  # no statistics are to change
-        try:
-            shapes = _Shapes(fx.GraphModule(module, graph))
-        except SyntaxError as error:
-            raise UserError(
-                f"torch.fx cannot write the module's forward: {cause(error)}; is a submodule's name a word of Python's?"
-            ) from error
-        try:
-            trained = shapes.run(samples)
-        except Exception as error:
-            raise UserError(f"the module in training does not take {said}: {cause(error)}") from error
-        if not isinstance(trained, torch.Tensor):
-            raise UserError(f"the module's output in training is a {type(trained).__name__}; {ONE_TENSOR}")
+        shapes = _shapes(module, graph)
+        _run(shapes.run, samples, " in training")
     return Traced(module, graph, shapes.shapes, shapes.values, shapes.constants, evaluating)
 
 
-def _graph(module, defaults):
-    with _traced_factories():
-        try:
-            return _Tracer(traces_buffers=True).trace(module, defaults)  # for mask[:n, :n], where n is a size of the input
-        except Exception:  # such as where a buffer's values decide what is computed
-            return _Tracer(traces_buffers=False).trace(module, defaults)
+def _run(compute, samples, when=""):
+    try:
+        scores = compute(samples)
+    except Exception as error:
+        said = f"an input of shape {tuple(samples.shape)}"
+        raise UserError(f"the module{when} does not take {said}: {cause(error)}") from error
+    if not isinstance(scores, torch.Tensor):
+        raise UserError(f"the module's output{when} is a {type(scores).__name__}; {ONE_TENSOR}")
+
+
+def _graph(module):
+    arguments = list(inspect.signature(module.forward).parameters.values())[1:]
+    defaults = {a.name: a.default for a in arguments if a.default is not inspect.Parameter.empty}
+    try:
+        with _traced_factories():
+            try:  # for mask[:n, :n], where n is a size of the input
+                return _Tracer(traces_buffers=True).trace(module, defaults)
+            except Exception:  # such as where a buffer's values decide what is computed
+                return _Tracer(traces_buffers=False).trace(module, defaults)
+    except Exception as error:
+        raise UserError(
+            f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; what forward does must not "
+            "depend on the values of tensors"
+        ) from error
+
+
+def _shapes(module, graph):
+    try:
+        return _Shapes(fx.GraphModule(module, graph))
+    except SyntaxError as error:
+        raise UserError(
+            f"torch.fx cannot write the module's forward: {cause(error)}; is a submodule's name a word of Python's?"
+        ) from error
 
 
 def _where(error):
