@@ -23,7 +23,7 @@ MOST_DROPPED = 0.999
 
 def elementwise(to, node, kind, x, **keys):
     """A layer that computes each value by itself. So of a view it is one of what the view shows."""
-    read = x.source if views.is_of_layer(x) and x.factor == 1 else tensor(x)
+    read = x.source if views.is_of_layer(x) else tensor(x)
     return views.ordered_as(to.emit(node, kind, [read], shape=read.shape, **keys), x)
 
 

@@ -1,13 +1,12 @@
 """Sums, products and concatenations: of layers' outputs, with constants, and with tensors of the module,
 which become positions, factors of channels and class tokens."""
 
-import torch
-
 from . import attention, views
 from .activations import elementwise
 from .moves import copied
 from .network import Misread, Output
 from .views import OF_NO_LAYER, Constant, Scores, View, is_parameter, must, tensor
+
 
 def add(to, node, x, y, alpha=1):
     must(alpha == 1, f"alpha={alpha}; lpsgd adds without factors")
@@ -35,7 +34,6 @@ def _of_two_views(to, node, kind, x, y):
         views.is_of_layer(x)
         and views.is_of_layer(y)
         and x.source.shape == y.source.shape
-        and (x.factor, y.factor) == (1, 1)
         and views.same(x.numbers, y.numbers)
     )
     if not is_alike:
@@ -65,8 +63,10 @@ def multiply(to, node, x, y):
     if not isinstance(x, (Output, View, Scores)) or is_parameter(x):
         x, y = y, x
     factor = views.number(to, y)
+    if factor is not None and isinstance(x, Scores):
+        return attention.scaled(x, factor)
     if factor is not None:
-        return attention.scaled(x, factor) if isinstance(x, Scores) else _scale(to, node, x, float(factor))
+        return elementwise(to, node, "scale", x, factor=float(factor))
     for one in (x, y):
         must(not isinstance(one, Constant), f"multiplies by {one}")
     is_known = isinstance(x, (Output, View)) and isinstance(y, (Output, View))
@@ -74,21 +74,12 @@ def multiply(to, node, x, y):
     return _scale_channels(to, node, x, y) if is_parameter(y) else _product(to, node, x, y)
 
 
-def _scale(to, node, x, factor):
-    if views.is_of_layer(x) and views.channels_last(x) is None:
-        return View(x.source, x.numbers, x.factor * factor, x.moves)  # such as queries
-    return elementwise(to, node, "scale", x, factor=factor)
-
-
 def _scale_channels(to, node, x, y):
     """A trained factor for each channel: a convolution of each channel by itself with one weight."""
-    image, numbers = x, y.numbers
-    if isinstance(x, View):
-        image = views.channels_last(x)
-        numbers = torch.broadcast_to(numbers, x.numbers.shape).permute(0, 3, 1, 2) if image else numbers
+    image = views.channels_last(x) if isinstance(x, View) else x
     scale = None
     if image is not None and len(image.shape) == 3:
-        scale = views.by_channel(View(y.source, numbers, y.factor), image.shape)
+        scale = views.by_channel(y, image.shape, channels_last=image is not x)
     what = f"multiplies by {y.source.name}, {OF_NO_LAYER}; lpsgd's factors are of an image's channels"
     must(scale is not None, what)
     channels = image.shape[0]

@@ -7,7 +7,7 @@ import torch
 
 from . import views
 from .network import Misread, Output, Unfit
-from .views import Constant, Probabilities, Scores, View, must, own_numbers
+from .views import BATCH, Constant, Probabilities, Scores, View, must, own_numbers
 
 DROPOUT = (
     "no layer of lpsgd drops attention's probabilities; "
@@ -27,8 +27,8 @@ def keys_of(causal):
 
 
 def is_causal(to, mask, frames, allowed):
-    """Of a mask: whether it lets a frame see itself and those before it, or all. `allowed`: what a mask of bools
-    has for what a frame sees. Raises Unfit."""
+    """Whether a mask lets a frame see itself and those before it, or all. `allowed`: what a mask of bools has
+    for what a frame sees. Raises Unfit."""
     if mask is None:
         return False
     must(isinstance(mask, Constant), "a mask that depends on the input")
@@ -53,7 +53,7 @@ def scaled_dot_product(
 ):
     no_dropout(dropout_p)
     query, key, value = (views.of(one) for one in (query, key, value))
-    must(attn_mask is None or not is_causal, "a mask and is_causal")
+    must(attn_mask is None or not is_causal, "attn_mask and is_causal, both")
     factor = query.numbers.shape[-1] ** -0.5 if scale is None else scale
     scores = Scores(query, key, factor, bool(is_causal))
     if attn_mask is not None:
@@ -65,9 +65,9 @@ def multiply_matrices(to, node, x, y):
     if isinstance(x, Probabilities):
         return _attention(to, node, x.scores, views.of(y))
     x, y = views.of(x), views.of(y)
-    keys = View(y.source, y.numbers.transpose(-2, -1), y.factor, y.moves)
+    keys = View(y.source, y.numbers.transpose(-2, -1), y.moves)
     try:
-        heads_of(x), heads_of(keys)
+        heads_of(keys), heads_of(x)
     except Unfit as error:
         what = "a product of matrices that is not queries times keys of attention"
         raise type(error)(f"{what}: {error}") from None
@@ -84,19 +84,31 @@ def masked(to, scores, mask, allowed):
     return Scores(scores.queries, scores.keys, scores.factor, scores.causal or causal)
 
 
+def maybe_add_mask(to, node, x, attn_mask=None):
+    if attn_mask is None:
+        return x
+    must(isinstance(x, Scores), "adds a mask to something else than scores of attention")
+    return masked(to, x, attn_mask, allowed=True)
+
+
 def masked_fill(to, node, x, mask, value):
     must(isinstance(x, Scores), "fills a part of a tensor")
-    is_never = isinstance(value, (int, float)) and value <= NEVER
-    must(is_never, f"fills scores of attention with {value}; lpsgd's with minus infinity")
+    _must_be_never(to, value)
     return masked(to, x, mask, allowed=False)
 
 
 def where(to, node, mask, x, y):
-    must(isinstance(x, Scores), "chooses between two tensors")
-    value = views.number(to, y)
-    is_never = value is not None and value <= NEVER
-    must(is_never, "fills scores of attention with something else than minus infinity")
-    return masked(to, x, mask, allowed=True)
+    must(isinstance(x, Scores) or isinstance(y, Scores), "chooses between two tensors")
+    scores, value = (x, y) if isinstance(x, Scores) else (y, x)
+    _must_be_never(to, value)
+    return masked(to, scores, mask, allowed=scores is x)
+
+
+def _must_be_never(to, value):
+    number = views.number(to, value)
+    is_never = number is not None and number <= NEVER
+    what = "a tensor" if number is None else number
+    must(is_never, f"fills scores of attention with {what}; lpsgd's with minus infinity")
 
 
 def softmax(x, dim, dtype):
@@ -121,8 +133,10 @@ class Heads:
 
 
 def heads_of(view):
-    """(BATCH, heads, frames, width) or (BATCH, frames, width) as Heads. Raises Unfit."""
-    numbers = view.numbers.unsqueeze(1) if view.numbers.dim() == 3 else view.numbers
+    """(BATCH, heads, frames, width) or (BATCH * heads, frames, width) as Heads. Raises Unfit."""
+    numbers = view.numbers
+    if numbers.dim() == 3 and len(numbers) % BATCH == 0:
+        numbers = numbers.unflatten(0, (BATCH, -1))
     if views.is_of_layer(view) and len(view.source.shape) == 2 and numbers.dim() == 4:
         _, heads, frames, width = numbers.shape
         first = int(numbers[0, 0, 0, 0])  # of the sequence's first frame
@@ -144,25 +158,37 @@ def _attention(to, node, scores, values):
     first = heads[0]
     shapes = " and ".join(str(tuple(one.numbers.shape[1:])) for one in parts)
     must(all(one.form == first.form for one in heads), f"attention of {shapes}; in lpsgd they have one shape")
-    factor = scores.factor * scores.queries.factor * scores.keys.factor
-    is_root = math.isclose(factor, first.width**-0.5, rel_tol=TO_ROOT) and values.factor == 1
-    root = f"lpsgd's attention divides them by the root of a head's features, {first.width}"
-    must(is_root, f"scores times {factor * values.factor:.5g}; {root}")
+    sources = _scaled_by_root(to, scores.factor, first.width, [one.source for one in heads])
     features = first.heads * first.width
+    inputs = _inputs(heads, sources, features)
     keys = {"heads": first.heads, **keys_of(scores.causal)}
-    shape = (first.source.shape[0], features)
-    out = to.emit(node, "attention", _inputs(heads, features), shape=shape, **keys)
+    out = to.emit(node, "attention", inputs, shape=(first.source.shape[0], features), **keys)
     numbers = own_numbers(out).unflatten(-1, (first.heads, -1)).transpose(1, 2)
-    return View(out, numbers if scores.queries.numbers.dim() == 4 else numbers.squeeze(1))
+    numbers = numbers if scores.queries.numbers.dim() == 4 else numbers.flatten(0, 1)
+    return View(out, numbers, ("attention",))
 
 
-def _inputs(heads, features):
+def _scaled_by_root(to, factor, width, sources):
+    """The sources without those factors of queries and keys that attention has itself."""
+    if not _is_root(factor, width):
+        (queries, one), (keys, other) = (to.network.unscaled(source) for source in sources[:2])
+        sources, factor = [queries, keys, sources[2]], factor * one * other
+    root = f"lpsgd's attention divides them by the root of a head's features, {width}"
+    must(_is_root(factor, width), f"scores times {factor:.5g}; {root}")
+    return sources
+
+
+def _is_root(factor, width):
+    return math.isclose(factor, width**-0.5, rel_tol=TO_ROOT)
+
+
+def _inputs(heads, sources, features):
     """One layer that gives queries, keys and values side by side, or three."""
-    sources, starts = [one.source for one in heads], [one.first for one in heads]
+    starts = [one.first for one in heads]
     is_one = sources[0] == sources[1] == sources[2] and sources[0].shape[1] == 3 * features
     if is_one and starts == [0, features, 2 * features]:
         return sources[:1]
-    is_three = all(one.first == 0 and one.source.shape[1] == features for one in heads)
+    is_three = starts == [0, 0, 0] and all(one.shape[1] == features for one in sources)
     in_order = "its queries, keys and values side by side, in this order"
     must(is_three, f"attention reads parts of one tensor; in lpsgd they are {in_order}")
     return sources

@@ -10,10 +10,11 @@ from torch import fx
 
 from . import converters, in_place, views
 from .network import Layer, Misread, Network, Output, Unfit
+from .source import cause
 from .traced import holds_tensors
 from .views import BATCH, Parameter, parameters_of
 
-KEYWORDS = {"input": "x", "other": "y"}  # PyTorch's names of arguments, and the converters'
+KEYWORDS = {"input": "x", "other": "y", "axis": "dim"}  # PyTorch's names of arguments, and the converters'
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +48,17 @@ class Converter:
             found = self._tried(node, lambda: self._convert(node), lambda: self._unknown(node))  # noqa: B023
             changed = in_place.changed_by(node, self._traced.called_by(node))
             if changed is not None:  # later readers of its input read its output
-                before = self._found[changed.name]
-                self._found = {key: found if value is before else value for key, value in self._found.items()}
+                self._replace(self._found[changed.name], found)
             self._found[node.name] = found
         end = self._found.get(getattr(self._last, "name", None))
         if not self.network.problems and not isinstance(end, Output):
-            self._tried(self._last, lambda: views.tensor(end), lambda: None)
+            self._tried(self._last, lambda: _refuse_as_scores(end), lambda: None)
+        self.network.drop_unread_scales()
         return self.network
+
+    def _replace(self, before, after):
+        if isinstance(before, (Output, *views.BETWEEN)):  # no number: two sizes may be one object
+            self._found = {key: after if value is before else value for key, value in self._found.items()}
 
     def shape(self, node):
         """Of one sample of what the node gives."""
@@ -75,8 +80,8 @@ class Converter:
         return self.emit_with_tensors(node, kind, inputs, node.target, tensors, shapes, shape, **keys)
 
     def emit_with_tensors(self, node, kind, inputs, layer, tensors, shapes=None, shape=None, **keys):
-        """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have other
-        ones there."""
+        """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have
+        other ones there."""
         if layer in self._taken:
             raise Unfit("is called twice, but a layer of lpsgd is computed once, and shares no parameters")
         for one in tensors.values():
@@ -96,7 +101,6 @@ class Converter:
         """What the module of this name inside of the node's gives. `shape`: of one sample of its output."""
         inner = Inner("call_module", f"{node.target}.{name}", f"{node.name}.{name}", tuple(shape))
         unknown = Output(inner.name, inner.shape)
-        unknown = (unknown,) if isinstance(module, torch.nn.MultiheadAttention) else unknown
         return self._tried(inner, lambda: self._convert_call(inner, module, args, keywords), lambda: unknown)
 
     def call_function(self, node, function, *args, shape):
@@ -111,9 +115,13 @@ class Converter:
         args, keywords = self._with_numbers(args), self._with_numbers(keywords)
         if node.op == "call_method":
             alike = {"view": "reshape", "view_as": "reshape_as"}  # whatever the order in memory
-            return getattr(numbers, alike.get(node.target, node.target))(*args, **keywords)
-        module = self._traced.called_by(node)
-        return (node.target if module is None else module)(numbers, *args, **keywords)
+            function = getattr(torch.Tensor, alike.get(node.target, node.target))
+        else:
+            function = self._traced.called_by(node) if node.op == "call_module" else node.target
+        try:
+            return function(numbers, *args, **keywords)
+        except Exception as error:  # such as after a call whose result had to be guessed
+            raise Misread(f"cannot be followed: {cause(error)}") from None
 
     def _add(self, kind, inputs, name, shape, keys):
         output = Output(name, tuple(shape))
@@ -143,23 +151,27 @@ class Converter:
         return self._convert_call(node, module, self._resolve(node.args), self._resolve(node.kwargs))
 
     def _convert_call(self, node, module, args, keywords):
-        keywords = {KEYWORDS.get(name, name): value for name, value in keywords.items()}
         if module is None:
             convert = converters.of_call(node)
         else:
             if any(_has_hooks(one) for one in module.modules()):
                 raise Unfit("has hooks or parametrizations, which change what it computes")
             convert = converters.of_module(module)
-            keywords["module"] = module
+            keywords = {**keywords, "module": module}
+        taken = inspect.signature(convert)
+        keywords = {
+            KEYWORDS[name] if KEYWORDS.get(name) in taken.parameters else name: value
+            for name, value in keywords.items()
+        }
         try:
-            inspect.signature(convert).bind(self, node, *args, **keywords)
+            taken.bind(self, node, *args, **keywords)
         except TypeError as error:
             raise Unfit(f"arguments that lpsgd's layer does not have: {error}") from None
         return convert(self, node, *args, **keywords)
 
     def _tried(self, node, convert, unknown):
-        """What `convert` gives. Where that is Unfit, notes the problem; with what `unknown` gives, what follows
-        is looked at, too."""
+        """What `convert` gives. Where that is Unfit, notes the problem; with what `unknown` gives, what
+        follows is looked at, too."""
         read = [] if isinstance(node, Inner) else [one.name for one in node.all_input_nodes]
         reads_guess = any(name in self._guessed for name in read)
         if reads_guess:
@@ -169,9 +181,14 @@ class Converter:
         except Unfit as error:
             if not reads_guess or not isinstance(error, Misread):
                 self.network.problems.setdefault(str(error), []).append(self._place(node))
-            if any(isinstance(self._found[name], views.BETWEEN) for name in read):
+            reads_part = any(isinstance(self._found[name], views.BETWEEN) for name in read)
+            if reads_part or not self._has_samples(node):
                 self._guessed.add(node.name)
             return unknown()
+
+    def _has_samples(self, node):
+        """Whether what it gives, if that is a tensor, has the samples first."""
+        return isinstance(node, Inner) or self._traced.shapes.get(node.name, (BATCH,))[:1] == (BATCH,)
 
     def _unknown(self, node):
         def guessed(one):
@@ -226,6 +243,14 @@ def _checked(name):
         allowed = "letters, digits, '_', '-' and dots"
         raise UserError(f"'{name}' cannot be a layer's name, which has {allowed} alone")
     return name
+
+
+def _refuse_as_scores(value):
+    if views.is_of_layer(value):
+        made = ", ".join(value.moves)
+        scores = "a sample's scores are (classes) or (frames, classes)"
+        raise Unfit(f"gives what {made} made of the output of a layer; {scores}")
+    views.tensor(value)
 
 
 def _has_hooks(module):

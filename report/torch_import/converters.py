@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from . import activations, arithmetic, attention, layers, moves, normalisation, pooling, transformers
+from . import activations, arithmetic, attention, einsum, layers, moves, normalisation, pooling, transformers
 from .network import WITHOUT_LAYER, Unfit
 
 
@@ -61,11 +61,13 @@ CALLS = (  # of functions, of methods by their names, and of modules without att
     (arithmetic.divide, (torch.div, operator.truediv, operator.itruediv, "div", "div_")),
     (arithmetic.concatenate, (torch.cat, torch.concat)),
     (attention.multiply_matrices, (torch.matmul, torch.bmm, operator.matmul, "matmul", "bmm")),
+    (einsum.einsum, (torch.einsum,)),
     (attention.masked_fill, (torch.masked_fill, "masked_fill", "masked_fill_")),
     (attention.where, (torch.where,)),
     (moves.move, (nn.Flatten, nn.Unflatten, *moves.NAMES)),
     (moves.move, tuple(getattr(torch, name) for name in moves.NAMES if hasattr(torch, name))),
     (moves.item, (operator.getitem,)),
+    (moves.attribute, (getattr,)),
     (moves.nothing, (nn.Identity, "contiguous", "float", "to", "type_as")),
     (moves.copy, ("clone",)),
 )
@@ -73,9 +75,10 @@ PAIRS = [(call, convert) for convert, calls in CALLS for call in calls]
 MODULES.update({call: _attributes(convert) for call, convert in PAIRS if isinstance(call, type)})
 METHODS = {call: convert for call, convert in PAIRS if isinstance(call, str)}
 FUNCTIONS = {call: convert for call, convert in PAIRS if not isinstance(call, (type, str))}
-BY_NAME = {  # functions of torchvision, which need not be installed, and of PyTorch 2
-    "stochastic_depth": activations.stochastic_depth,
+BY_NAME = {  # functions of PyTorch 2, and of torchvision and timm, which need not be installed
     "scaled_dot_product_attention": attention.scaled_dot_product,
+    "stochastic_depth": activations.stochastic_depth,
+    "maybe_add_mask": attention.maybe_add_mask,
 }
 
 

@@ -64,6 +64,7 @@ def embedding(to, node, x, module):
     is_dense = not module.scale_grad_by_freq and not module.sparse
     must(is_dense, "scale_grad_by_freq or sparse; lpsgd's embedding has neither")
     if isinstance(x, Constant):  # vectors of positions
+        to.network.implied |= x.buffers
         table = Parameter(f"{node.target}.weight", module.weight)
         return View(table, views.own_numbers(table)[x.value])
     keys = {"vocabulary": module.num_embeddings, "dimension": module.embedding_dim}

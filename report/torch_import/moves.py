@@ -1,13 +1,13 @@
 """What only moves values: view, permute, chunk, indices and the like."""
 
 from . import views
-from .network import Output
+from .network import WITHOUT_LAYER, Output
 from .views import BATCH, View, must, tensor
 
 NAMES = (  # of functions of torch, of methods, or of both
     *("reshape", "reshape_as", "view", "view_as", "flatten", "unflatten", "squeeze", "unsqueeze", "permute"),
     *("transpose", "swapaxes", "swapdims", "movedim", "t", "chunk", "split", "tensor_split", "unbind"),
-    *("select", "narrow", "expand", "expand_as", "broadcast_to"),
+    *("select", "narrow", "expand", "expand_as", "broadcast_to", "repeat", "tile"),
 )
 
 
@@ -28,7 +28,7 @@ def move(to, node, x, *args, **keywords):
 def settled(to, node, view):
     """A view as the layer that gives it, if there is one."""
     source, numbers = view.source, view.numbers
-    if not isinstance(source, Output) or view.factor != 1 or numbers.shape[:1] != (BATCH,):
+    if not isinstance(source, Output) or numbers.shape[:1] != (BATCH,):
         return view
     own = views.own_numbers(source)
     if views.same(numbers, own):
@@ -53,7 +53,14 @@ def item(to, node, x, index):
         return move(to, node, x, index)
     one = x[index]
     must(not isinstance(one, str), f"reads {one}")
+    if isinstance(one, tuple):
+        return one
     return settled(to, node, one) if isinstance(one, View) else tensor(one)
+
+
+def attribute(to, node, x, name):
+    must(name in ("T", "mT"), f"{name}: {WITHOUT_LAYER}")
+    return move(to, node, x, name)
 
 
 def nothing(to, node, x, *_, **__):

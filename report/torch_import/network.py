@@ -45,6 +45,23 @@ class Network:
     notes: list = field(default_factory=list)  # what the user is told
     ending: object = None  # what the module does to the last layer's output: a softmax, or nothing
 
+    def unscaled(self, output):
+        """What layers that multiply by a constant make `output` of, and their factor."""
+        scales = {layer.output: layer for layer in self.layers if layer.kind == "scale"}
+        factor = 1.0
+        while output in scales:
+            factor *= scales[output].keys["factor"]
+            (output,) = scales[output].inputs
+        return output, factor
+
+    def drop_unread_scales(self):
+        """Those whose factor another layer has in it."""
+        kept = self.layers[-1:]
+        for layer in reversed(self.layers[:-1]):
+            if layer.kind != "scale" or any(layer.output in one.inputs for one in kept):
+                kept.append(layer)
+        self.layers = kept[::-1]
+
 
 def pair(value):
     return (value, value) if isinstance(value, int) else tuple(value)

@@ -36,7 +36,7 @@ def layer_norm(to, node, x, normalized_shape, weight=None, bias=None, eps=1e-5):
     layer = names[0].removesuffix(".weight")
     must(
         names == [f"{layer}.weight", f"{layer}.bias"],
-        f"a weight and a bias that are {names[0]} and {names[1]}, not of one module",
+        f"a weight and a bias that are {names[0]} and {names[1]}; lpsgd's are NAME.weight and NAME.bias",
     )
     tensors = {"weight": weight.source, "bias": bias.source}
     return _layer_norm(to, node, x, normalized_shape, eps, layer, tensors)

@@ -1,10 +1,11 @@
 """Pooling, and the mean over an image."""
 
 from . import views
-from .moves import copied
-from .network import pair, short, unlike
-from .views import must, tensor
+from .moves import copied, settled
+from .network import Misread, pair, short, unlike
+from .views import View, must, tensor
 
+FRAMES = "a mean over the frames of a sequence; lpsgd has no layer for it, but for one frame: x[:, 0]"
 NO_INDICES = "return_indices=True; lpsgd's pooling gives only values"
 
 
@@ -64,11 +65,23 @@ def adaptive(kind):
 
 def mean(to, node, x, dim=None, keepdim=False):
     """Over height and width: global average pooling."""
-    dimensions = sorted(d % 4 for d in ([dim] if isinstance(dim, int) else dim or ()))
-    image = views.channels_last(x)
-    if image is not None and not keepdim:
-        x, dimensions = image, [2, 3] if dimensions == [1, 2] else []
-    is_global = dimensions == [2, 3] and len(tensor(x).shape) == 3
-    must(is_global, f"a mean over the dimensions {dim}; lpsgd's is over the image")
-    pooled = to.emit(node, "average_pool", [x], shape=(x.shape[0], 1, 1))
-    return pooled if keepdim else to.emit(node, "flatten", [pooled])
+    view = views.of(tensor(x) if views.is_parameter(x) else x)
+    sizes, own = view.numbers.shape, views.own_numbers(view.source)
+    over = {d % len(sizes) for d in ([dim] if isinstance(dim, int) else dim or range(len(sizes)))}
+    rest = [d for d in range(len(sizes)) if d not in over]
+    averaged = view.numbers.permute(*rest, *over).flatten(len(rest)).sort().values
+    must(0 in over or not _is_of_frames(view.source, averaged), FRAMES)
+    if own.dim() != 4 or not views.same(averaged, own.flatten(2)):
+        dimensions = "all dimensions" if dim is None else f"the dimensions {dim}"
+        raise Misread(f"a mean over {dimensions}; lpsgd's is over the image")
+    pooled = to.emit(node, "average_pool", [view.source], shape=(own.shape[1], 1, 1))
+    shape = [1 if d in over else size for d, size in enumerate(sizes) if keepdim or d not in over]
+    return settled(to, node, View(pooled, views.own_numbers(pooled).reshape(shape), ("mean",)))
+
+
+def _is_of_frames(source, averaged):
+    """Whether the source is a sequence, and the values of each mean are of one feature."""
+    if len(source.shape) != 2:
+        return False
+    features = averaged % source.shape[1]
+    return bool((features == features[..., :1]).all())

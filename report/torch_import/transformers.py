@@ -36,7 +36,7 @@ def multi_head(
     if not to.is_evaluating(node):
         attention.no_dropout(module.dropout)
     causal = attention.is_causal(to, attn_mask, x.shape[0], allowed=False)
-    must(causal or not is_causal, "is_causal without its mask")
+    must(causal or not is_causal, "is_causal=True without a causal mask")
     keys = {"heads": module.num_heads, **attention.keys_of(causal)}
     out = to.emit(node, "attention", [_in_projection(to, node, x, module)], shape=x.shape, **keys)
     out = to.call(node, "out_proj", module.out_proj, out, shape=x.shape)
@@ -64,7 +64,8 @@ def encoder_layer(to, node, src, src_mask=None, src_key_padding_mask=None, is_ca
 
     def attend(value):
         given = {"shape": x.shape, "attn_mask": src_mask, "is_causal": is_causal}
-        return one("dropout1", to.call(node, "self_attn", module.self_attn, value, value, value, **given)[0])
+        out = to.call(node, "self_attn", module.self_attn, value, value, value, **given)
+        return one("dropout1", out[0] if isinstance(out, tuple) else out)
 
     def activate(value):
         if isinstance(module.activation, nn.Module):

@@ -10,6 +10,7 @@ import torch
 from .network import WITHOUT_LAYER, Misread, Output, Unfit
 
 BATCH = 2  # samples of the batch that shapes and views are found with
+FORMS = {1: "one dimension", 2: "two, a sequence", 3: "three, an image"}
 OF_NO_LAYER = "a tensor that belongs to no layer"
 NO_ATTENTION = "what attention computes on its way; softmax and the product with the values are to follow"
 
@@ -39,11 +40,10 @@ class View:
 
     source: object  # an Output or a Parameter
     numbers: torch.Tensor  # of the source's values, in a batch of BATCH samples if it is an Output
-    factor: float = 1.0  # which the values are multiplied with
     moves: tuple = ()  # names of the calls that made it
 
     def moved(self, numbers, name):
-        return View(self.source, numbers, self.factor, (*self.moves, name))
+        return View(self.source, numbers, (*self.moves, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def tensor(value, dimensions=None):
         _refuse(of(value))
     if dimensions is not None and len(value.shape) != dimensions:
         raise Misread(
-            f"a sample of its input has the shape {value.shape}; such a layer takes {dimensions} dimensions"
+            f"a sample of its input has the shape {value.shape}; such a layer takes {FORMS[dimensions]}"
         )
     return value
 
@@ -141,7 +141,7 @@ def parameters_of(module, path, *names):
 
 def ordered_as(output, like):
     """The output of a layer that read `like`, an Output, or the source of `like`, a View."""
-    return View(output, like.numbers, moves=like.moves) if isinstance(like, View) else output
+    return View(output, like.numbers, like.moves) if isinstance(like, View) else output
 
 
 def _refuse(view):
@@ -151,39 +151,39 @@ def _refuse(view):
     if channels_last(view) is not None:
         readers = "a linear layer, layer_norm and activations"
         raise Misread(f"reads an image whose channels are last; in lpsgd {readers} do")
-    made = f"{', '.join(view.moves)} and a factor" if view.factor != 1 else ", ".join(view.moves)
-    raise Misread(f"reads what {made} made of the output of a layer; {WITHOUT_LAYER}")
+    raise Misread(f"reads what {', '.join(view.moves)} made of the output of a layer; {WITHOUT_LAYER}")
 
 
 def channels_last(value):
     """The image that it is, with its channels last, or None."""
-    if not is_of_layer(value) or len(value.source.shape) != 3 or value.factor != 1:
+    if not is_of_layer(value) or len(value.source.shape) != 3:
         return None
     return value.source if same(value.numbers, own_numbers(value.source).permute(0, 2, 3, 1)) else None
 
 
 def with_channels_last(image):
-    return View(image, own_numbers(image).permute(0, 2, 3, 1))
+    return View(image, own_numbers(image).permute(0, 2, 3, 1), ("permute",))
 
 
-def by_channel(value, shape):
-    """The source of a view that has one value for each channel, and gives it to all pixels of an image of
-    this shape; or None."""
+def by_channel(value, shape, channels_last=False):
+    """The source of a view that has one value for each channel, and gives it to all pixels of an image; or
+    None. `shape`: of the image, before its channels were put last."""
     channels = shape[0]
     count = own_numbers(value.source).numel()
     samples = 1 if is_parameter(value) else BATCH
-    if count != samples * channels or value.factor != 1:
+    if count != samples * channels:
         return None
     if samples == BATCH and any(size != 1 for size in value.source.shape[1:]):
         return None
     wanted = _counted((samples, channels, 1, 1)).expand(BATCH, *shape)
+    wanted = wanted.permute(0, 2, 3, 1) if channels_last else wanted
     return value.source if _broadcasts_to(value.numbers, wanted) else None
 
 
 def frames_of(view, shape):
     """The Parameter, if it has a vector for each frame of a sequence of this shape, or None."""
     frames, features = shape
-    if not is_parameter(view) or view.factor != 1:
+    if not is_parameter(view):
         return None
     own = own_numbers(view.source)
     if own.numel() % features != 0 or own.numel() < frames * features:
@@ -193,8 +193,8 @@ def frames_of(view, shape):
 
 
 def is_token(value, features):
-    """Whether it is one frame, the same for each sample, of a Parameter."""
-    if not is_parameter(value) or value.factor != 1:
+    """Whether it is a Parameter of one frame, the same for each sample."""
+    if not is_parameter(value) or value.source.tensor.numel() != features:
         return False
     return same(value.numbers, _counted((1, 1, features)).expand(BATCH, 1, features))
 
