@@ -1,11 +1,10 @@
-"""Pooling, and the mean over an image."""
+"""Pooling, and means over an image or a sequence."""
 
 from . import views
 from .moves import copied, settled
 from .network import Misread, pair, short, unlike
 from .views import View, must, tensor
 
-FRAMES = "a mean over the frames of a sequence; lpsgd has no layer for it, but for one frame: x[:, 0]"
 NO_INDICES = "return_indices=True; lpsgd's pooling gives only values"
 
 
@@ -64,24 +63,17 @@ def adaptive(kind):
 
 
 def mean(to, node, x, dim=None, keepdim=False):
-    """Over height and width: global average pooling."""
+    """Over an image, its height and width, or over the frames of a sequence."""
     view = views.of(tensor(x) if views.is_parameter(x) else x)
     sizes, own = view.numbers.shape, views.own_numbers(view.source)
     over = {d % len(sizes) for d in ([dim] if isinstance(dim, int) else dim or range(len(sizes)))}
     rest = [d for d in range(len(sizes)) if d not in over]
     averaged = view.numbers.permute(*rest, *over).flatten(len(rest)).sort().values
-    must(0 in over or not _is_of_frames(view.source, averaged), FRAMES)
-    if own.dim() != 4 or not views.same(averaged, own.flatten(2)):
+    is_image = own.dim() == 4
+    if own.dim() not in (3, 4) or not views.same(averaged, own.flatten(2) if is_image else own.transpose(1, 2)):
         dimensions = "all dimensions" if dim is None else f"the dimensions {dim}"
-        raise Misread(f"a mean over {dimensions}; lpsgd's is over the image")
-    pooled = to.emit(node, "average_pool", [view.source], shape=(own.shape[1], 1, 1))
-    shape = [1 if d in over else size for d, size in enumerate(sizes) if keepdim or d not in over]
-    return settled(to, node, View(pooled, views.own_numbers(pooled).reshape(shape), ("mean",)))
-
-
-def _is_of_frames(source, averaged):
-    """Whether the source is a sequence, and the values of each mean are of one feature."""
-    if len(source.shape) != 2:
-        return False
-    features = averaged % source.shape[1]
-    return bool((features == features[..., :1]).all())
+        raise Misread(f"a mean over {dimensions}; lpsgd's are over an image, or over all frames of a sequence")
+    kind, shape = ("average_pool", (own.shape[1], 1, 1)) if is_image else ("mean_frames", own.shape[2:])
+    out = to.emit(node, kind, [view.source], shape=shape)
+    sizes = [1 if d in over else size for d, size in enumerate(sizes) if keepdim or d not in over]
+    return settled(to, node, View(out, views.own_numbers(out).reshape(sizes), ("mean",)))

@@ -223,9 +223,10 @@ class Attention(ComparedTest):
         self.imported(VISION, "--input", "3,8,16")
         self.compare_images(VISION, (3, 8, 16))
         self.imported(VISION, "--input", "3,8,16", "--with", "drop=0.3", out="dropped")
-        for pool in ("mean", "patches"):
-            self.assertEqual(self.refused_lines(VISION, "--input", "3,8,16", "--with", f"pool={pool}"), [
-                "mean: a mean over the frames of a sequence; lpsgd has no layer for it, but for one frame: x[:, 0]"])
+        self.imported(VISION, "--input", "3,8,16", "--with", "pool=mean", out="mean")
+        self.assertEqual(self.lines("mean")[-2:], ["{mean_frames: mean_frames}", "{dense: fc, units: 5}"])
+        self.assertEqual(self.refused_lines(VISION, "--input", "3,8,16", "--with", "pool=patches"), [
+            "mean: a mean over the dimensions 1; lpsgd's are over an image, or over all frames of a sequence"])
         self.assertEqual(self.refused_lines(VISION, "--input", "3,8,16", "--with", "tokens=2"), [
             "cat: joins a tensor that belongs to no layer; lpsgd's are frames in front of a sequence"])
 

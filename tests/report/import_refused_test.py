@@ -110,7 +110,8 @@ class Net(nn.Module):
         return self.fc2(x * x.mean())
 """
         self.assertEqual(self.refused_lines(text, "--input", "8", name="Net"), [
-            "sum_1, sum_2: sum(): no layer of lpsgd computes it", "mean: a mean over all dimensions; lpsgd's is over the image"])
+            "sum_1, sum_2: sum(): no layer of lpsgd computes it",
+            "mean: a mean over all dimensions; lpsgd's are over an image, or over all frames of a sequence"])
 
     def test_scores_of_another_form(self):
         text = HEAD + """

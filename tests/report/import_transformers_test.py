@@ -380,7 +380,7 @@ class Net(nn.Module):
         y = y + self.padded(x, x, x, torch.zeros(2, 7).bool())[0] + self.bent(x, x, x)[0]
         y = self.plain(self.two(y)) + self.pe
         y = torch.cat([y * self.gamma, self.later.expand(x.size(0), -1, -1)], 1)
-        return self.fc(y) + self.more(x.mean(1, keepdim=True))
+        return self.fc(y) + self.more(x[:, 1:].mean(1, keepdim=True))
 
 
 class Heads(nn.Module):  # whose queries, keys and values stand beside each other in each head
@@ -419,7 +419,7 @@ class Order(nn.Module):
             "add_3: adds pe, a tensor that belongs to no layer; lpsgd's position layer trains what it adds",
             "mul_1: multiplies by gamma, a tensor that belongs to no layer; lpsgd's factors are of an image's channels",
             "cat: joins a tensor that belongs to no layer; lpsgd's are frames in front of a sequence",
-            "mean: a mean over the frames of a sequence; lpsgd has no layer for it, but for one frame: x[:, 0]",
+            "mean: a mean over the dimensions 1; lpsgd's are over an image, or over all frames of a sequence",
         ])
         self.assertEqual(self.refused_lines(text, *words, name="Heads"), [
             "matmul: a product of matrices that is not queries times keys of attention: attention reads (2, 7, 4) that is made "
