@@ -1,6 +1,6 @@
-"""Compares what is written with the module, with other weights than the module's: those may hide much, such as
-normalisations whose scale is 0. The network file's layers are computed in PyTorch (replica.py), in evaluation and in
-training, with gradients; and by lpsgd: shapes by `lpsgd show`, class scores by `lpsgd infer`."""
+"""Compares what is written with the module, with other weights than the module's: those may hide much, such
+as normalisations whose scale is 0. The network file's layers are computed in PyTorch (replica.py), in
+evaluation and in training, with gradients; and by lpsgd: shapes by `lpsgd show`, scores by `lpsgd infer`."""
 
 import contextlib
 import copy
@@ -13,6 +13,7 @@ import tempfile
 import program
 import torch
 from errors import UserError
+from torch.nn import functional
 
 from . import network as networks
 from . import replica, weights_file
@@ -30,8 +31,8 @@ FURTHEST_SCORE = 3e-2  # of a score's deviation between images; float32 rounds t
 
 @contextlib.contextmanager
 def other_weights(module, network, shape=None):
-    """Lends the module weights and running statistics that hide nothing. `shape`: of an image, to which the statistics then
-    fit about: through many gates a signal that nothing normalises would fade."""
+    """Lends the module weights and running statistics that hide nothing. `shape`: of an image, to which the
+    statistics then fit about: through many gates a signal that nothing normalises would fade."""
     kept = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     generator = torch.Generator().manual_seed(1)
     try:
@@ -68,7 +69,8 @@ def _measure_statistics(module, shape, generator):
             norm.momentum = 1.0  # this batch's alone
         module(torch.randn(STATISTICS_SAMPLES, *shape, generator=generator))
     except Exception as error:
-        raise UserError(f"in training the module does not take {STATISTICS_SAMPLES} samples: {cause(error)}") from error
+        many = f"{STATISTICS_SAMPLES} samples"
+        raise UserError(f"in training the module does not take {many}: {cause(error)}") from error
     finally:
         module.eval()
         for norm, momentum in zip(norms, momenta):
@@ -80,22 +82,39 @@ def _measure_statistics(module, shape, generator):
         norm.running_var.clamp_(min=1e-3)
 
 
-def functions(module, network, shape, vocabulary):
-    """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training. `vocabulary`: None,
-    or how many tokens there are. Raises UserError. In float32, and where that differs in float64: rounding errors may grow
-    in a deep network that normalises small batches."""
+@contextlib.contextmanager
+def _dropped_in_order():
+    """PyTorch 2 draws dropout's random numbers in the order of memory, here in that of the dimensions."""
+    dropout = functional.dropout
+
+    def contiguous(input, p=0.5, training=True, inplace=False):
+        return dropout(input if inplace else input.contiguous(), p, training, inplace)
+
+    functional.dropout = contiguous
     try:
-        _functions(module, network.parameters, network, shape, vocabulary)
-    except UserError:
-        if not _same_in_double(module, network, shape, vocabulary):
-            raise
+        yield
+    finally:
+        functional.dropout = dropout
+
+
+def functions(module, network, shape, vocabulary):
+    """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training.
+    `vocabulary`: None, or how many tokens there are. Raises UserError. In float32, and where that differs in
+    float64: rounding errors may grow in a deep network that normalises small batches."""
+    with _dropped_in_order():
+        try:
+            _functions(module, network.parameters, network, shape, vocabulary)
+        except UserError:
+            if not _same_in_double(module, network, shape, vocabulary):
+                raise
 
 
 def _same_in_double(module, network, shape, vocabulary):
     try:
         double = copy.deepcopy(module).double()
         own = {**dict(double.named_parameters()), **dict(double.named_buffers())}
-        parameters = {name: own[network.origins[name]].view(one.shape) for name, one in network.parameters.items()}
+        origins = network.origins
+        parameters = {n: own[origins[n]].view(one.shape) for n, one in network.parameters.items()}
         _functions(double, parameters, network, shape, vocabulary)
     except Exception:  # it may differ there, too, or not compute in float64 at all
         return False
@@ -128,8 +147,17 @@ def _compare(module, parameters, network, x, training, seed):
     _seed(seed)
     ours = replica.run(network, copies, x, training)
     _close(ours, theirs, f"{when} the scores")
-    if not training or not theirs.requires_grad:
+    if not training:
         return
+    if theirs.requires_grad:
+        _compare_gradients(module, copies, network, ours, theirs, seed)
+    for name, tensor in module.named_buffers():
+        if name in copies:
+            _close(copies[name], tensor, f"after a step the values of {name}")
+
+
+def _compare_gradients(module, copies, network, ours, theirs, seed):
+    named, origins = dict(module.named_parameters()), network.origins
     weights = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(seed))
     try:
         (theirs * weights).sum().backward()
@@ -139,13 +167,12 @@ def _compare(module, parameters, network, x, training, seed):
     gradients = {name: named[origins[name]].grad for name, tensor in copies.items() if tensor.requires_grad}
     for name, gradient in gradients.items():
         if gradient is None:
-            raise UserError(f"{DIFFERS}: {origins[name]} gets no gradient in the module, without requires_grad=False")
+            what = "gets no gradient in the module, without requires_grad=False"
+            raise UserError(f"{DIFFERS}: {origins[name]} {what}")
     largest = max(gradient.abs().max() for gradient in gradients.values())
     for name, gradient in gradients.items():  # some are 0, such as that of a bias in front of a normalisation
-        _close(copies[name].grad.view_as(gradient), gradient, f"the gradients of {origins[name]}", largest / 100)
-    for name, tensor in module.named_buffers():
-        if name in copies:
-            _close(copies[name], tensor, f"after a step the values of {name}")
+        own = copies[name].grad.view_as(gradient)
+        _close(own, gradient, f"the gradients of {origins[name]}", largest / 100)
 
 
 def _close(ours, theirs, what, least=1e-6):
@@ -153,7 +180,8 @@ def _close(ours, theirs, what, least=1e-6):
         raise UserError(f"{DIFFERS}: {what} have the shape {tuple(theirs.shape)}, not {tuple(ours.shape)}")
     distance = ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(least)).item()
     if not distance <= FURTHEST:
-        raise UserError(f"{DIFFERS}: {what} differ by {distance:.1e} of the largest; docs/from-pytorch.md says why")
+        where = "docs/from-pytorch.md says why"
+        raise UserError(f"{DIFFERS}: {what} differ by {distance:.1e} of the largest; {where}")
 
 
 def _seed(seed):
@@ -166,7 +194,8 @@ def shapes(path, network):
     try:
         shown = program.ask("show", path, "--json")
     except program.Refused as error:
-        raise UserError(f"lpsgd refuses the network file: {str(error).replace(path, 'network.yaml')}") from None
+        said = str(error).replace(path, "network.yaml")
+        raise UserError(f"lpsgd refuses the network file: {said}") from None
     found = {layer["name"]: layer["shape"] for layer in shown["layers"]}
     for layer in network.layers:
         wanted = networks.reordered(layer.output.shape)
@@ -183,54 +212,67 @@ def can_infer(shape):
     return len(shape) == 3 and shape[0] in (1, 3)
 
 
-def _images(height, width, channels):
-    """Random, and different as a whole, too: noise alone has the same mean everywhere, which is all that is left of it after
-    a global pooling. (IMAGES, H, W, C), bytes."""
+def scores(path, module, shape, network):
+    """Of random images: the largest difference between the class scores that the module and `lpsgd infer`
+    give, over a score's standard deviation between the images. `path`: of the network file."""
+    pixels = _images(*shape)
+    ours = _inferred(path, network, pixels)
+    if network.ending:
+        ours = network.ending(ours, dim=1)
+    x = (pixels.permute(0, 3, 1, 2).contiguous() / 255.0 - MEAN) / DEVIATION
+    with torch.no_grad():
+        theirs = module.eval()(x).double()
+    deviation = theirs.std(dim=0).square().mean().sqrt().clamp_min(1e-30)
+    distance = ((ours - theirs).abs().max() / deviation).item()
+    if not distance <= FURTHEST_SCORE:
+        by = f"{distance:.1e} of their deviation"
+        raise UserError(f"lpsgd's scores of images differ from PyTorch's by {by}")
+    return distance
+
+
+def _images(channels, height, width):
+    """Random, and different as a whole, too: noise alone has the same mean everywhere, which is all that is
+    left of it after a global pooling. (IMAGES, H, W, C), bytes."""
     generator = torch.Generator().manual_seed(1)
     coarse = torch.rand(IMAGES, channels, 3, 3, generator=generator)
-    coarse = torch.nn.functional.interpolate(coarse, (height, width)).permute(0, 2, 3, 1)
+    coarse = functional.interpolate(coarse, (height, width)).permute(0, 2, 3, 1)
     contrast = torch.rand(IMAGES, 1, 1, 1, generator=generator)
     noise = torch.rand(IMAGES, height, width, channels, generator=generator) - 0.5
     return ((coarse + contrast * noise).clamp(0, 1) * 255).to(torch.int64)
 
 
-def scores(path, module, shape, network):
-    """Of random images: the largest difference between the class scores that the module and `lpsgd infer` give, over a
-    score's standard deviation between the images. `path`: of the network file."""
-    channels, height, width = shape
+def _inferred(path, network, pixels):
+    """(IMAGES, classes), the scores before any softmax."""
     (classes,) = network.layers[-1].output.shape
-    pixels = _images(height, width, channels)
+    channels = pixels.shape[-1]
+    config = {
+        "network": os.path.abspath(path),
+        "data": {"dataset": "noise", "mean": [MEAN] * channels, "std": [DEVIATION] * channels},
+        "train": {"batch_size": 2, "device": "cpu"},
+        "schedule": {"lr": 0.1},
+    }
     with tempfile.TemporaryDirectory() as scratch:
-        images = []
-        for number, image in enumerate(pixels):  # a format that needs no library
-            images.append(os.path.join(scratch, f"{number}.pnm"))
-            with open(images[-1], "wb") as file:
-                file.write(b"P%d %d %d 255\n" % (6 if channels == 3 else 5, width, height))
-                file.write(image.to(torch.uint8).numpy().tobytes())
-        numbers = {"mean": [MEAN] * channels, "std": [DEVIATION] * channels}
-        config = {
-            "network": os.path.abspath(path),
-            "data": {"dataset": "noise", **numbers},
-            "train": {"batch_size": 2, "device": "cpu"},
-            "schedule": {"lr": 0.1},
-        }
+        names = [os.path.join(scratch, f"{number}.pnm") for number in range(IMAGES)]
+        images = [_written(image, name) for image, name in zip(pixels, names)]
         with open(os.path.join(scratch, "config.yaml"), "w", encoding="utf-8") as file:
             json.dump(config, file)  # JSON is YAML
         weights = os.path.join(scratch, "weights.safetensors")
         weights_file.save(weights, network.parameters)
-        said = program.ask("infer", scratch, *images, "--checkpoint", weights, "--top", str(classes), "--json")
-    ours = torch.zeros(IMAGES, classes, dtype=torch.float64)
+        options = ("--checkpoint", weights, "--top", str(classes), "--json")
+        said = program.ask("infer", scratch, *images, *options)
+    found = torch.zeros(len(images), classes, dtype=torch.float64)
     for row, image in enumerate(said["images"]):
         if "error" in image:
             raise UserError(f"lpsgd infer: {image['error']}")
         for one in image["classes"]:
-            ours[row, one["class"]] = one["score"]
-    if network.ending:
-        ours = network.ending(ours, dim=1)
-    with torch.no_grad():
-        theirs = module.eval()((pixels.permute(0, 3, 1, 2).contiguous() / 255.0 - MEAN) / DEVIATION).double()
-    deviation = theirs.std(dim=0).square().mean().sqrt().clamp_min(1e-30)
-    distance = ((ours - theirs).abs().max() / deviation).item()
-    if not distance <= FURTHEST_SCORE:
-        raise UserError(f"lpsgd's scores of images differ from PyTorch's by {distance:.1e} of their deviation")
-    return distance
+            found[row, one["class"]] = one["score"]
+    return found
+
+
+def _written(image, path):
+    """The path of the image, in a format that needs no library."""
+    height, width, channels = image.shape
+    with open(path, "wb") as file:
+        file.write(b"P%d %d %d 255\n" % (6 if channels == 3 else 5, width, height))
+        file.write(image.to(torch.uint8).numpy().tobytes())
+    return path

@@ -8,12 +8,13 @@ import torch
 from errors import UserError
 from torch import fx
 
-from . import layers, views
+from . import converters, in_place, views
 from .network import Layer, Misread, Network, Output, Unfit
+from .source import cause
 from .traced import holds_tensors
-from .views import BATCH, Parameter
+from .views import BATCH, Parameter, parameters_of
 
-KEYWORDS = {"input": "x", "other": "y"}  # PyTorch's names of arguments, and the handlers'
+KEYWORDS = {"input": "x", "other": "y", "axis": "dim"}  # PyTorch's names of arguments, and the converters'
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +29,16 @@ class Inner:
 
 
 class Converter:
-    """Goes through the calls in their order. What has no layer is collected, so that one run names all of it."""
+    """Goes through the calls in their order. Collects what has no layer, so that one run names all of it."""
 
     def __init__(self, traced):
         self.network = Network()
         self._traced = traced
         self._found = {}  # what each node gives: an Output, a tuple of them, or a plain value
         self._taken = {"in"}  # names of layers
-        self._guessed = set()  # names of nodes that give what no layer gives, and that read views, or what reads them
-        self._reserved = {name for name, _ in (*traced.module.named_modules(), *traced.module.named_parameters())}
+        self._guessed = set()  # nodes that give what no layer gives, and that read views, or what reads them
+        module = traced.module
+        self._reserved = {name for name, _ in (*module.named_modules(), *module.named_parameters())}
         self._owners = {}  # the layer of each parameter, by the parameter's identity
         (end,) = [node for node in traced.graph.nodes if node.op == "output"]
         self._last = end.args[0]
@@ -44,15 +46,19 @@ class Converter:
     def run(self):
         for node in _needed(self._traced):
             found = self._tried(node, lambda: self._convert(node), lambda: self._unknown(node))  # noqa: B023
-            changed = layers.changed_by(node, self._traced.module)
+            changed = in_place.changed_by(node, self._traced.called_by(node))
             if changed is not None:  # later readers of its input read its output
-                before = self._found[changed.name]
-                self._found = {name: found if value is before else value for name, value in self._found.items()}
+                self._replace(self._found[changed.name], found)
             self._found[node.name] = found
         end = self._found.get(getattr(self._last, "name", None))
         if not self.network.problems and not isinstance(end, Output):
-            self._tried(self._last, lambda: views.tensor(end), lambda: None)
+            self._tried(self._last, lambda: _refuse_as_scores(end), lambda: None)
+        self.network.drop_unread_scales()
         return self.network
+
+    def _replace(self, before, after):
+        if isinstance(before, (Output, *views.BETWEEN)):  # no number: two sizes may be one object
+            self._found = {key: after if value is before else value for key, value in self._found.items()}
 
     def shape(self, node):
         """Of one sample of what the node gives."""
@@ -65,16 +71,17 @@ class Converter:
 
     def emit(self, node, kind, inputs, shape=None, **keys):
         """Adds a layer, and returns what it gives. `shape`: if it is not that of what the node gives."""
-        return self._add(kind, inputs, self._free_name(node, kind), self.shape(node) if shape is None else shape, keys)
+        shape = self.shape(node) if shape is None else shape
+        return self._add(kind, inputs, self._free_name(node, kind), shape, keys)
 
     def emit_with_parameters(self, node, kind, inputs, module, names, shapes=None, shape=None, **keys):
         """A layer that has the module's tensors of these names, where they are not None."""
-        tensors = {name: Parameter(f"{node.target}.{name}", getattr(module, name)) for name in names}
-        tensors = {name: one for name, one in tensors.items() if one.tensor is not None}
+        tensors = parameters_of(module, node.target, *names)
         return self.emit_with_tensors(node, kind, inputs, node.target, tensors, shapes, shape, **keys)
 
     def emit_with_tensors(self, node, kind, inputs, layer, tensors, shapes=None, shape=None, **keys):
-        """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have other ones there."""
+        """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have
+        other ones there."""
         if layer in self._taken:
             raise Unfit("is called twice, but a layer of lpsgd is computed once, and shares no parameters")
         for one in tensors.values():
@@ -85,7 +92,8 @@ class Converter:
         output = self._add(kind, inputs, layer, self.shape(node) if shape is None else shape, keys)
         for suffix, one in tensors.items():
             name = f"{layer}.{suffix}"
-            self.network.parameters[name] = one.tensor.detach().view((shapes or {}).get(suffix, one.tensor.shape))
+            own_shape = (shapes or {}).get(suffix, one.tensor.shape)
+            self.network.parameters[name] = one.tensor.detach().view(own_shape)
             self.network.origins[name] = one.name
         return output
 
@@ -93,23 +101,27 @@ class Converter:
         """What the module of this name inside of the node's gives. `shape`: of one sample of its output."""
         inner = Inner("call_module", f"{node.target}.{name}", f"{node.name}.{name}", tuple(shape))
         unknown = Output(inner.name, inner.shape)
-        unknown = (unknown,) if layers.gives_tuple(module) else unknown
-        return self._tried(inner, lambda: self._handled(inner, module, args, keywords), lambda: unknown)
+        return self._tried(inner, lambda: self._convert_call(inner, module, args, keywords), lambda: unknown)
 
     def call_function(self, node, function, *args, shape):
         """What a function that the node's module calls gives."""
         name = f"{node.name}.{getattr(function, '__name__', type(function).__name__)}"
         inner = Inner("call_function", function, name, tuple(shape), {"inside": node.target})
-        return self._tried(inner, lambda: self._handled(inner, None, args, {}), lambda: Output(name, inner.shape))
+        unknown = Output(name, inner.shape)
+        return self._tried(inner, lambda: self._convert_call(inner, None, args, {}), lambda: unknown)
 
     def numbers(self, node, numbers, args, keywords):
         """What the node, which only moves values, makes of the numbers of a view."""
         args, keywords = self._with_numbers(args), self._with_numbers(keywords)
         if node.op == "call_method":
-            name = {"view": "reshape", "view_as": "reshape_as"}.get(node.target, node.target)  # whatever their memory
-            return getattr(numbers, name)(*args, **keywords)
-        function = layers.module_of(node, self._traced.module) if node.op == "call_module" else node.target
-        return function(numbers, *args, **keywords)
+            alike = {"view": "reshape", "view_as": "reshape_as"}  # whatever the order in memory
+            function = getattr(torch.Tensor, alike.get(node.target, node.target))
+        else:
+            function = self._traced.called_by(node) if node.op == "call_module" else node.target
+        try:
+            return function(numbers, *args, **keywords)
+        except Exception as error:  # such as after a call whose result had to be guessed
+            raise Misread(f"cannot be followed: {cause(error)}") from None
 
     def _add(self, kind, inputs, name, shape, keys):
         output = Output(name, tuple(shape))
@@ -135,27 +147,31 @@ class Converter:
             return views.of_parameter(Parameter(node.target, _attribute(self._traced.module, node.target)))
         if node.name not in self._traced.shapes and not holds_tensors(self._traced.values[node.name]):
             return self._traced.values[node.name]  # such as a size
-        module = layers.module_of(node, self._traced.module)
-        return self._handled(node, module, self._resolve(node.args), self._resolve(node.kwargs))
+        module = self._traced.called_by(node)
+        return self._convert_call(node, module, self._resolve(node.args), self._resolve(node.kwargs))
 
-    def _handled(self, node, module, args, keywords):
-        keywords = {KEYWORDS.get(name, name): value for name, value in keywords.items()}
+    def _convert_call(self, node, module, args, keywords):
         if module is None:
-            handler = layers.of_function(node)
+            convert = converters.of_call(node)
         else:
-            if any(layers.has_hooks(one) for one in module.modules()):
+            if any(_has_hooks(one) for one in module.modules()):
                 raise Unfit("has hooks or parametrizations, which change what it computes")
-            handler = layers.of_module(module)
-            keywords["module"] = module
+            convert = converters.of_module(module)
+            keywords = {**keywords, "module": module}
+        taken = inspect.signature(convert)
+        keywords = {
+            KEYWORDS[name] if KEYWORDS.get(name) in taken.parameters else name: value
+            for name, value in keywords.items()
+        }
         try:
-            inspect.signature(handler).bind(self, node, *args, **keywords)
+            taken.bind(self, node, *args, **keywords)
         except TypeError as error:
             raise Unfit(f"arguments that lpsgd's layer does not have: {error}") from None
-        return handler(self, node, *args, **keywords)
+        return convert(self, node, *args, **keywords)
 
     def _tried(self, node, convert, unknown):
-        """What `convert` gives. Where that is Unfit, the problem is noted; what `unknown` gives has what follows looked at,
-        too."""
+        """What `convert` gives. Where that is Unfit, notes the problem; with what `unknown` gives, what
+        follows is looked at, too."""
         read = [] if isinstance(node, Inner) else [one.name for one in node.all_input_nodes]
         reads_guess = any(name in self._guessed for name in read)
         if reads_guess:
@@ -165,14 +181,22 @@ class Converter:
         except Unfit as error:
             if not reads_guess or not isinstance(error, Misread):
                 self.network.problems.setdefault(str(error), []).append(self._place(node))
-            if any(isinstance(self._found[name], views.BETWEEN) for name in read):
+            reads_part = any(isinstance(self._found[name], views.BETWEEN) for name in read)
+            if reads_part or not self._has_samples(node):
                 self._guessed.add(node.name)
             return unknown()
 
+    def _has_samples(self, node):
+        """Whether what it gives, if that is a tensor, has the samples first."""
+        return isinstance(node, Inner) or self._traced.shapes.get(node.name, (BATCH,))[:1] == (BATCH,)
+
     def _unknown(self, node):
+        def guessed(one):
+            return Output(node.name, tuple(one.shape[1:])) if isinstance(one, torch.Tensor) else one
+
         value = self._traced.values.get(node.name)
         if isinstance(value, (tuple, list)):
-            return tuple(Output(node.name, tuple(one.shape[1:])) if isinstance(one, torch.Tensor) else one for one in value)
+            return tuple(guessed(one) for one in value)
         return Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
 
     def _with_numbers(self, value):
@@ -216,8 +240,23 @@ class Converter:
 
 def _checked(name):
     if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
-        raise UserError(f"'{name}' cannot be a layer's name, which has letters, digits, '_', '-' and dots alone")
+        allowed = "letters, digits, '_', '-' and dots"
+        raise UserError(f"'{name}' cannot be a layer's name, which has {allowed} alone")
     return name
+
+
+def _refuse_as_scores(value):
+    if views.is_of_layer(value):
+        made = ", ".join(value.moves)
+        scores = "a sample's scores are (classes) or (frames, classes)"
+        raise Unfit(f"gives what {made} made of the output of a layer; {scores}")
+    views.tensor(value)
+
+
+def _has_hooks(module):
+    """Whether it computes something else than its kind says."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names) or hasattr(module, "parametrizations")
 
 
 def _attribute(module, name):
@@ -230,7 +269,7 @@ def _needed(traced):
     needed = set()
     for node in reversed(traced.graph.nodes):
         users = set(node.users)
-        changed = layers.changed_by(node, traced.module)
+        changed = in_place.changed_by(node, traced.called_by(node))
         if changed is not None:
             users |= set(changed.users)
         if node.op == "output" or users & needed:

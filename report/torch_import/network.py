@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from errors import UserError
 
+WITHOUT_LAYER = "no layer of lpsgd computes it"
+
 
 class Unfit(Exception):
     """What no layer of lpsgd computes."""
@@ -36,12 +38,44 @@ class Layer:
 @dataclass
 class Network:
     layers: list = field(default_factory=list)
-    parameters: dict = field(default_factory=dict)  # tensors by their names and in their shapes here; running statistics, too
+    parameters: dict = field(default_factory=dict)  # with running statistics; names and shapes as here
     origins: dict = field(default_factory=dict)  # the module's names of all these
-    implied: set = field(default_factory=set)  # names of the module's tensors that layers stand for, such as masks
+    implied: set = field(default_factory=set)  # the module's tensors that layers stand for, such as masks
     problems: dict = field(default_factory=dict)  # what has no layer: the places of each
     notes: list = field(default_factory=list)  # what the user is told
     ending: object = None  # what the module does to the last layer's output: a softmax, or nothing
+
+    def unscaled(self, output):
+        """What layers that multiply by a constant make `output` of, and their factor."""
+        scales = {layer.output: layer for layer in self.layers if layer.kind == "scale"}
+        factor = 1.0
+        while output in scales:
+            factor *= scales[output].keys["factor"]
+            (output,) = scales[output].inputs
+        return output, factor
+
+    def drop_unread_scales(self):
+        """Those whose factor another layer has in it."""
+        kept = self.layers[-1:]
+        for layer in reversed(self.layers[:-1]):
+            if layer.kind != "scale" or any(layer.output in one.inputs for one in kept):
+                kept.append(layer)
+        self.layers = kept[::-1]
+
+
+def pair(value):
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def short(value):
+    """As the network file writes a pair: one number where both are equal."""
+    first, second = pair(value)
+    return first if first == second else [first, second]
+
+
+def unlike(defaults, **keys):
+    """The keys that differ from a layer's defaults."""
+    return {key: value for key, value in keys.items() if value != defaults[key]}
 
 
 def reordered(shape):
@@ -72,9 +106,12 @@ def check_scores(network):
         raise UserError("the module computes nothing that is a layer of lpsgd")
     shape = network.layers[-1].output.shape
     if len(shape) not in (1, 2):
-        raise UserError(f"the module's output has the shape {shape} a sample; scores are (classes) or (frames, classes)")
+        raise UserError(
+            f"the module's output has the shape {shape} a sample; scores are (classes) or (frames, classes)"
+        )
     if shape[-1] < 2:
-        raise UserError("the module gives one score; lpsgd's loss, softmax cross-entropy, takes one for each class")
+        loss = "lpsgd's loss, softmax cross-entropy"
+        raise UserError(f"the module gives one score; {loss}, takes one for each class")
 
 
 def vocabulary(network):
@@ -88,6 +125,6 @@ def _value(value):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(v) for v in value) + "]"
-    if isinstance(value, str) and value.lower() in ("null", "true", "false"):  # a word, not what YAML makes of it
-        return f'"{value}"'
+    if isinstance(value, str) and value.lower() in ("null", "true", "false"):
+        return f'"{value}"'  # a word, not what YAML makes of it
     return repr(value) if isinstance(value, float) else str(value)

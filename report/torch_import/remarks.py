@@ -14,7 +14,8 @@ def lines(module, network):
     if unused:
         out.append(f"left out, because the scores do not depend on it: {few(unused)}")
     frozen, rest = _without_gradient(module, network)
-    is_all = frozen and not rest and all(not p.requires_grad for n, p in module.named_parameters() if n in used)
+    trained = any(p.requires_grad for n, p in module.named_parameters() if n in used)
+    is_all = frozen and not rest and not trained
     if is_all:
         out.append("no parameter needs a gradient in PyTorch; lpsgd trains one layer at least")
         frozen = frozen[:-1]
@@ -28,7 +29,8 @@ def lines(module, network):
 
 
 def _without_gradient(module, network):
-    """The layers in front, up to the first that is trained, whose parameters need none; and all other such parameters."""
+    """The layers in front, up to the first that is trained, whose parameters need none; and all other such
+    parameters."""
     named = dict(module.named_parameters())
     needs = {name: named[origin].requires_grad for name, origin in network.origins.items() if origin in named}
     frozen = []

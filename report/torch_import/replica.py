@@ -7,11 +7,12 @@ from torch.nn import functional
 
 
 def run(network, parameters, x, training):
-    """The class scores of `x`, in PyTorch's order. In training, running statistics among the parameters change."""
+    """Class scores of `x`, in PyTorch's order. In training, running statistics among `parameters` change."""
     found = {"in": x}
     for layer in network.layers:
         inputs = [found[one.layer] for one in layer.inputs]
-        own = {name.rpartition(".")[2]: p for name, p in parameters.items() if name.rpartition(".")[0] == layer.name}
+        parts = {name: name.rpartition(".") for name in parameters}
+        own = {last: parameters[name] for name, (path, _, last) in parts.items() if path == layer.name}
         found[layer.name] = LAYERS[layer.kind](inputs, own, training, **layer.keys)
     scores = found[network.layers[-1].name]
     return network.ending(scores, dim=-1) if network.ending else scores
@@ -38,7 +39,8 @@ def _layer_norm(inputs, own, training, eps=1e-5):
 
 def _attention(inputs, own, training, heads, causal=False):
     parts = inputs if len(inputs) == 3 else inputs[0].chunk(3, dim=-1)
-    queries, keys, values = (part.unflatten(-1, (heads, part.shape[-1] // heads)).transpose(1, 2) for part in parts)
+    width = parts[0].shape[-1] // heads
+    queries, keys, values = (part.unflatten(-1, (heads, width)).transpose(1, 2) for part in parts)
     scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
@@ -77,7 +79,8 @@ def _add(inputs, own, training):
 
 
 def _multiply(inputs, own, training):
-    a, b = (one[:, :, None, None] if one.dim() == 2 and other.dim() == 4 else one for one, other in (inputs, inputs[::-1]))
+    dimensions = max(one.dim() for one in inputs)
+    a, b = (one[:, :, None, None] if one.dim() == 2 and dimensions == 4 else one for one in inputs)
     return a * b
 
 
@@ -91,6 +94,7 @@ LAYERS = {
     "attention": _attention,
     "class_token": _class_token,
     "position": lambda i, own, training, frames: i[0] + own["weight"][: i[0].shape[1]],
+    "mean_frames": lambda i, own, training: i[0].mean(1),
     "select_frame": lambda i, own, training, index: i[0][:, index],
     "to_sequence": lambda i, own, training: i[0].flatten(2).transpose(1, 2),
     "embedding": lambda i, own, training, vocabulary, dimension: functional.embedding(i[0], own["weight"]),

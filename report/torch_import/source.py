@@ -16,7 +16,7 @@ PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.com
 
 
 def make(name, arguments, seed):
-    """The module of 'FILE.py:NAME' or 'package.module:NAME', where NAME is a class, a function or a module."""
+    """The module of 'FILE.py:NAME' or 'package.module:NAME'; NAME is a class, a function or a module."""
     file, _, attribute = name.rpartition(":")
     if not file or not attribute:
         raise UserError(f"'{name}' is neither FILE.py:NAME nor package.module:NAME")

@@ -12,11 +12,13 @@ import torch
 from errors import UserError
 from torch import fx
 
-from . import layers
+from . import converters
 from .source import cause
 from .views import BATCH, Constant
 
-FACTORIES = ("arange", "eye", "full", "ones", "zeros")
+FACTORIES = ("arange", "eye", "full", "ones", "tensor", "zeros")
+FILLED = ("new_full", "new_ones", "new_zeros", torch.full_like, torch.ones_like, torch.zeros_like)
+SHAPED = ("expand_as", "reshape_as", "type_as", "view_as")
 ONE_TENSOR = "it must be one tensor, the class scores"
 
 
@@ -29,6 +31,10 @@ class Traced:
     constants: dict  # those of the tensors that depend neither on the input nor on parameters
     evaluating: set  # names of the modules that stay in evaluation in training
 
+    def called_by(self, node):
+        """The module that the node calls, or None."""
+        return self.module.get_submodule(node.target) if node.op == "call_module" else None
+
 
 class _Tracer(fx.Tracer):
     """Notes in which module each call stands, for the names of layers."""
@@ -39,12 +45,15 @@ class _Tracer(fx.Tracer):
         self.proxy_buffer_attributes = traces_buffers
 
     def to_bool(self, obj):
-        return _is_asserted() or super().to_bool(obj)
+        found = _without_exception()
+        return super().to_bool(obj) if found is None else found
 
     def is_leaf_module(self, m, module_qualified_name):
-        return layers.has_layer(m) or super().is_leaf_module(m, module_qualified_name)
+        return converters.is_known(m) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m, forward, args, kwargs):
+        if m not in self.submodule_paths:  # made in forward, such as torch.nn.Softmax(-1)(x)
+            return forward(*args, **kwargs)
         self._inside.append(self.path_of_module(m))
         try:
             return super().call_module(m, forward, args, kwargs)
@@ -79,14 +88,22 @@ class _Shapes(fx.Interpreter):
         if n.op == "get_attr" and not isinstance(result, torch.nn.Parameter):
             self.constants[n.name] = Constant(result, frozenset([n.target]))
         elif n.op in ("call_function", "call_method"):
-            read = [one.name for one in n.all_input_nodes if one.name in self.shapes or holds_tensors(self.values[one.name])]
+            read = [name for name in _read(n) if name in self.shapes or holds_tensors(self.values[name])]
             if all(name in self.constants for name in read):
                 buffers = frozenset().union(*(self.constants[name].buffers for name in read))
                 self.constants[n.name] = Constant(result, buffers)
 
 
+def _read(node):
+    """The names of the nodes whose values it reads, not their shapes alone."""
+    names = [one.name for one in node.all_input_nodes]
+    if node.target in SHAPED:
+        return names[:1]
+    return names[1:] if node.target in FILLED else names
+
+
 def _unpack(proxy):
-    """`out, state = lstm(x)`, which torch.fx of PyTorch 1 does not understand in the bytecode of Python 3.11."""
+    """`out, state = lstm(x)`, which torch.fx of PyTorch 1 does not know in the bytecode of Python 3.11."""
     frame = inspect.currentframe().f_back
     for one in dis.get_instructions(frame.f_code):
         if one.offset == frame.f_lasti and one.opname == "UNPACK_SEQUENCE":
@@ -98,14 +115,33 @@ if sys.version_info >= (3, 11) and torch.__version__.startswith("1."):
     fx.Proxy.__iter__ = _unpack
 
 
-def _is_asserted():
-    """Whether the user's code asserts what torch.fx asks the value of, such as a size of the input. It held for a sample."""
+def _without_exception():
+    """Which way the user's code goes on a proxy, such as that of a comparison with a size, where the other
+    way raises an exception: an assertion, or `if ...: raise`. The samples raised none. None elsewhere."""
     frame = inspect.currentframe()
     while frame.f_code.co_filename in (__file__, inspect.getfile(fx.Proxy)):
         frame = frame.f_back
     following = [one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti]
-    words = [one.opname + one.argrepr for one in following if one.opname not in ("TO_BOOL", "COMPARE_OP", "NOT_TAKEN")]
-    return len(words) > 1 and "IF_TRUE" in words[0] and "ASSERT" in words[1].upper()
+    following = [one for one in following if one.opname not in ("TO_BOOL", "COMPARE_OP", "NOT_TAKEN")]
+    jump = following[0].opname
+    if "JUMP" not in jump or not jump.endswith(("IF_TRUE", "IF_FALSE")):
+        return None
+    is_jump = jump.endswith("IF_TRUE")
+    if _raises(following[1:]):
+        return is_jump
+    if _raises([one for one in following if one.offset >= following[0].argval]):
+        return not is_jump
+    return None
+
+
+def _raises(instructions):
+    """Whether they raise an exception before anything else is decided."""
+    for one in instructions:
+        if one.opname == "RAISE_VARARGS":
+            return True
+        if one.opname == "FOR_ITER" or "JUMP" in one.opname or "RETURN" in one.opname:
+            return False
+    return False
 
 
 @contextlib.contextmanager
@@ -114,8 +150,8 @@ def _traced_factories():
 
     def wrapped(function):
         def call(*args, **keywords):
-            proxies = []
-            fx.node.map_aggregate((args, keywords), lambda one: isinstance(one, fx.Proxy) and proxies.append(one))
+            proxies, given = [], (args, keywords)
+            fx.node.map_aggregate(given, lambda one: isinstance(one, fx.Proxy) and proxies.append(one))
             if not proxies:
                 return function(*args, **keywords)
             return proxies[0].tracer.create_proxy("call_function", function, args, keywords)
@@ -135,48 +171,51 @@ def _traced_factories():
 def trace(module, samples):
     """`samples`: (BATCH, ...), in PyTorch's order."""
     module = module.cpu().float().eval()
-    said = f"an input of shape {tuple(samples.shape)}"
-    if layers.has_layer(module):
+    if converters.is_known(module):
         raise UserError("the module is a single layer; put it into a torch.nn.Sequential")
     with torch.no_grad():
-        try:
-            scores = module(samples)  # gives lazy modules their shapes, too
-        except Exception as error:
-            raise UserError(f"the module does not take {said}: {cause(error)}") from error
-        if not isinstance(scores, torch.Tensor):
-            raise UserError(f"the module's output is a {type(scores).__name__}; {ONE_TENSOR}")
+        _run(module, samples)  # gives lazy modules their shapes, too
         module.train()  # as training computes: dropout drops, `if self.training` is taken
         evaluating = {name for name, m in module.named_modules() if not m.training}
-        defaults = list(inspect.signature(module.forward).parameters.values())[1:]
-        try:
-            graph = _graph(module, {p.name: p.default for p in defaults if p.default is not inspect.Parameter.empty})
-        except Exception as error:
-            raise UserError(
-                f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; what forward does must not "
-                "depend on the values of tensors"
-            ) from error
+        graph = _graph(module)
         module.eval()  # no statistics are to change
-        try:
-            shapes = _Shapes(fx.GraphModule(module, graph))
-        except SyntaxError as error:
-            raise UserError(
-                f"torch.fx cannot write the module's forward: {cause(error)}; is a submodule's name a word of Python's?"
-            ) from error
-        try:
-            trained = shapes.run(samples)
-        except Exception as error:
-            raise UserError(f"the module in training does not take {said}: {cause(error)}") from error
-        if not isinstance(trained, torch.Tensor):
-            raise UserError(f"the module's output in training is a {type(trained).__name__}; {ONE_TENSOR}")
+        shapes = _shapes(module, graph)
+        _run(shapes.run, samples, " in training")
     return Traced(module, graph, shapes.shapes, shapes.values, shapes.constants, evaluating)
 
 
-def _graph(module, defaults):
-    with _traced_factories():
-        try:
-            return _Tracer(traces_buffers=True).trace(module, defaults)  # for mask[:n, :n], where n is a size of the input
-        except Exception:  # such as where a buffer's values decide what is computed
-            return _Tracer(traces_buffers=False).trace(module, defaults)
+def _run(compute, samples, when=""):
+    try:
+        scores = compute(samples)
+    except Exception as error:
+        said = f"an input of shape {tuple(samples.shape)}"
+        raise UserError(f"the module{when} does not take {said}: {cause(error)}") from error
+    if not isinstance(scores, torch.Tensor):
+        raise UserError(f"the module's output{when} is a {type(scores).__name__}; {ONE_TENSOR}")
+
+
+def _graph(module):
+    arguments = list(inspect.signature(module.forward).parameters.values())[1:]
+    defaults = {a.name: a.default for a in arguments if a.default is not inspect.Parameter.empty}
+    try:
+        with _traced_factories():
+            try:  # for mask[:n, :n], where n is a size of the input
+                return _Tracer(traces_buffers=True).trace(module, defaults)
+            except Exception:  # such as where a buffer's values decide what is computed
+                return _Tracer(traces_buffers=False).trace(module, defaults)
+    except Exception as error:
+        raise UserError(
+            f"torch.fx cannot trace the module: {cause(error)}{_where(error)}; "
+            "it knows neither the values nor the sizes of tensors"
+        ) from error
+
+
+def _shapes(module, graph):
+    try:
+        return _Shapes(fx.GraphModule(module, graph))
+    except SyntaxError as error:
+        hint = "is a submodule's name a word of Python's?"
+        raise UserError(f"torch.fx cannot write the module's forward: {cause(error)}; {hint}") from error
 
 
 def _where(error):

@@ -1,15 +1,17 @@
-"""Values that are no layer's output as it stands: views of one, tensors of the module, and what attention computes on its
-way. A view is the numbers of the values that it consists of, so that what it is shows in its numbers alone, whichever
-calls made it: view and transpose, or reshape and permute, or chunk."""
+"""Values that are no layer's output as it stands: views of one, tensors of the module, and what attention
+computes on its way. A view is the numbers of the values that it consists of, so that what it is shows in its
+numbers alone, whichever calls made it: view and transpose, or reshape and permute, or chunk."""
 
 import functools
 from dataclasses import dataclass
 
 import torch
 
-from .network import Misread, Output, Unfit
+from .network import WITHOUT_LAYER, Misread, Output, Unfit
 
 BATCH = 2  # samples of the batch that shapes and views are found with
+FORMS = {1: "one dimension", 2: "two, a sequence", 3: "three, an image"}
+OF_NO_LAYER = "a tensor that belongs to no layer"
 NO_ATTENTION = "what attention computes on its way; softmax and the product with the values are to follow"
 
 
@@ -29,7 +31,7 @@ class Constant:
     buffers: frozenset  # names of those that it is made of
 
     def __str__(self):
-        return f"{''.join(f'{name}, ' for name in sorted(self.buffers))}a tensor that belongs to no layer"
+        return f"{''.join(f'{name}, ' for name in sorted(self.buffers))}{OF_NO_LAYER}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +40,10 @@ class View:
 
     source: object  # an Output or a Parameter
     numbers: torch.Tensor  # of the source's values, in a batch of BATCH samples if it is an Output
-    factor: float = 1.0  # which the values are multiplied with
     moves: tuple = ()  # names of the calls that made it
 
     def moved(self, numbers, name):
-        return View(self.source, numbers, self.factor, (*self.moves, name))
+        return View(self.source, numbers, (*self.moves, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,9 @@ def tensor(value, dimensions=None):
     if not isinstance(value, Output):
         _refuse(of(value))
     if dimensions is not None and len(value.shape) != dimensions:
-        raise Misread(f"a sample of its input has the shape {value.shape}; such a layer takes {dimensions} dimensions")
+        raise Misread(
+            f"a sample of its input has the shape {value.shape}; such a layer takes {FORMS[dimensions]}"
+        )
     return value
 
 
@@ -108,50 +111,79 @@ def number(to, value):
     return value if isinstance(value, (int, float)) else None
 
 
+def same(numbers, wanted):
+    return numbers.shape == wanted.shape and torch.equal(numbers, wanted)
+
+
+def is_of_layer(value):
+    """Whether it is a view of a layer's output."""
+    return isinstance(value, View) and isinstance(value.source, Output)
+
+
+def is_parameter(value):
+    """Whether it is a view of a tensor of the module."""
+    return isinstance(value, View) and isinstance(value.source, Parameter)
+
+
+def is_whole_parameter(value):
+    return is_parameter(value) and same(value.numbers, own_numbers(value.source))
+
+
 def of_parameter(parameter):
     return View(parameter, own_numbers(parameter))
 
 
-def same(numbers, wanted):
-    return numbers.shape == wanted.shape and torch.equal(numbers, wanted)
+def parameters_of(module, path, *names):
+    """The module's tensors of these names that are not None, by their names. `path`: of the module."""
+    found = {name: getattr(module, name) for name in names}
+    return {name: Parameter(f"{path}.{name}", one) for name, one in found.items() if one is not None}
+
+
+def ordered_as(output, like):
+    """The output of a layer that read `like`, an Output, or the source of `like`, a View."""
+    return View(output, like.numbers, like.moves) if isinstance(like, View) else output
 
 
 def _refuse(view):
     """Why no layer can read it."""
     if isinstance(view.source, Parameter):
-        raise Unfit(f"reads {view.source.name}, a tensor that belongs to no layer")
+        raise Unfit(f"reads {view.source.name}, {OF_NO_LAYER}")
     if channels_last(view) is not None:
-        raise Misread("reads an image whose channels are last; in lpsgd a linear layer, layer_norm and activations do")
-    made = f"{', '.join(view.moves)} and a factor" if view.factor != 1 else ", ".join(view.moves)
-    raise Misread(f"reads what {made} made of the output of a layer; no layer of lpsgd computes it")
+        readers = "a linear layer, layer_norm and activations"
+        raise Misread(f"reads an image whose channels are last; in lpsgd {readers} do")
+    raise Misread(f"reads what {', '.join(view.moves)} made of the output of a layer; {WITHOUT_LAYER}")
 
 
 def channels_last(value):
     """The image that it is, with its channels last, or None."""
-    is_image = isinstance(value, View) and isinstance(value.source, Output) and len(value.source.shape) == 3
-    if not is_image or value.factor != 1:
+    if not is_of_layer(value) or len(value.source.shape) != 3:
         return None
     return value.source if same(value.numbers, own_numbers(value.source).permute(0, 2, 3, 1)) else None
 
 
-def by_channel(value, shape):
-    """What has one value for each channel, and gives it to all pixels of an image of this shape; or None. `value`: a View of
-    an Output or of a Parameter."""
+def with_channels_last(image):
+    return View(image, own_numbers(image).permute(0, 2, 3, 1), ("permute",))
+
+
+def by_channel(value, shape, channels_last=False):
+    """The source of a view that has one value for each channel, and gives it to all pixels of an image; or
+    None. `shape`: of the image, before its channels were put last."""
     channels = shape[0]
     count = own_numbers(value.source).numel()
-    is_parameter = isinstance(value.source, Parameter)
-    if count != (channels if is_parameter else BATCH * channels) or value.factor != 1:
+    samples = 1 if is_parameter(value) else BATCH
+    if count != samples * channels:
         return None
-    if not is_parameter and any(size != 1 for size in value.source.shape[1:]):
+    if samples == BATCH and any(size != 1 for size in value.source.shape[1:]):
         return None
-    wanted = _counted((1 if is_parameter else BATCH, channels, 1, 1)).expand(BATCH, *shape)
+    wanted = _counted((samples, channels, 1, 1)).expand(BATCH, *shape)
+    wanted = wanted.permute(0, 2, 3, 1) if channels_last else wanted
     return value.source if _broadcasts_to(value.numbers, wanted) else None
 
 
 def frames_of(view, shape):
     """The Parameter, if it has a vector for each frame of a sequence of this shape, or None."""
     frames, features = shape
-    if not isinstance(view.source, Parameter) or view.factor != 1:
+    if not is_parameter(view):
         return None
     own = own_numbers(view.source)
     if own.numel() % features != 0 or own.numel() < frames * features:
@@ -161,45 +193,10 @@ def frames_of(view, shape):
 
 
 def is_token(value, features):
-    """Whether it is one frame, the same for each sample, of a Parameter."""
-    if not isinstance(value, View) or not isinstance(value.source, Parameter) or value.factor != 1:
+    """Whether it is a Parameter of one frame, the same for each sample."""
+    if not is_parameter(value) or value.source.tensor.numel() != features:
         return False
     return same(value.numbers, _counted((1, 1, features)).expand(BATCH, 1, features))
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Where the features of each head lie in a sequence."""
-
-    source: Output
-    first: int  # feature
-    heads: int
-    width: int
-
-
-def heads_of(view):
-    """(BATCH, heads, frames, width) or (BATCH, frames, width) as Heads. Raises Unfit."""
-    numbers = view.numbers.unsqueeze(1) if view.numbers.dim() == 3 else view.numbers
-    if isinstance(view.source, Output) and len(view.source.shape) == 2 and numbers.dim() == 4:
-        _, heads, frames, width = numbers.shape
-        own = own_numbers(view.source)
-        first = int(numbers[0, 0, 0, 0])  # of the sequence's first frame
-        if frames == view.source.shape[0] and first + heads * width <= view.source.shape[1]:
-            part = own[..., first : first + heads * width]
-            if same(numbers, part.unflatten(-1, (heads, width)).transpose(1, 2)):
-                return Heads(view.source, first, heads, width)
-    if isinstance(view.source, Parameter):
-        _refuse(view)
-    raise Misread(
-        f"attention reads {tuple(view.numbers.shape[1:])} that is made of {view.source.shape}; "
-        "lpsgd's reads sequences whose features have one head behind another"
-    )
-
-
-def by_head(output, heads, like):
-    """The output of attention, ordered as the numbers `like` are."""
-    numbers = own_numbers(output).unflatten(-1, (heads, -1)).transpose(1, 2)
-    return View(output, numbers if like.dim() == 4 else numbers.squeeze(1))
 
 
 def _broadcasts_to(numbers, wanted):

@@ -85,6 +85,20 @@ class ImportTest(FolderTest):
         self.assertEqual(sorted(p.name for p in (self.root / out).iterdir()), ["network.yaml", "weights.safetensors"])
         return said
 
+    def lines(self, out="net"):
+        """Of the layers in the network file."""
+        lines = (self.root / out / "network.yaml").read_text().splitlines()
+        return [line.removeprefix("  - ") for line in lines[lines.index("layers:") + 1 :]]
+
+    def kinds(self, out="net"):
+        return {line.removeprefix("{").partition(":")[0] for line in self.lines(out)}
+
+    def refused_lines(self, text, *words, name="make"):
+        status, said, err = self.run_import(text, *words, name=name, out="refused")
+        self.assertEqual((status, said), (2, ""), err)
+        self.assertFalse((self.root / "refused").exists())
+        return [line.strip() for line in err.splitlines()[1:]]
+
 
 class ComparedTest(ImportTest):
     """Compares what the program computes from the written network with the module, in float64."""
@@ -113,6 +127,20 @@ class ComparedTest(ImportTest):
         subprocess.run([DUMP, self.root / "net" / "network.yaml", self.root / "in", self.root / "out", "--steps", "1"],
                        check=True, timeout=300)
         return load(self.root / "out")
+
+    def compare_images(self, text, shape, *masks, name="make"):
+        module = self.module(text, name, masks)
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(4, *shape, generator=generator)
+        labels = torch.randint(0, 5, (4,), generator=generator)
+        self.compare_training(module, self.dumped(x.permute(0, 2, 3, 1).numpy(), labels.numpy()), x, labels)
+
+    def compare_sequences(self, text, *masks, name="make"):
+        module = self.module(text, name, masks)
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(3, 7, 8, generator=generator)
+        labels = torch.randint(0, 5, (3, 7), generator=generator)
+        self.compare_training(module, self.dumped(x.numpy(), labels.numpy()), x, labels)
 
     def compare_training(self, module, found, x, labels):
         """Loss, gradients and running statistics of one step, to float32's rounding."""

@@ -89,14 +89,42 @@ class Net(nn.Module):
         z = z + (rows.expand(-1, -1, 4, 4) + x) * rows
         return self.fc((y + z).mean([2, 3]))
 """
-        status, said, err = self.run_import(text, "--input", "8,4,4", name="Net")
-        self.assertEqual((status, said), (2, ""))
-        self.assertEqual(err.splitlines()[1:], [
-            "  act: approximate='tanh'; lpsgd's gelu is the exact one",
-            "  mul: multiplies (8, 1, 4) and (8, 4, 4); lpsgd multiplies equal shapes, or an image by one value for each channel",
-            "  mul_1: reads what getitem, expand made of the output of a layer; no layer of lpsgd computes it",
-            "  add: reads what expand made of the output of a layer; no layer of lpsgd computes it",
+        self.assertEqual(self.refused_lines(text, "--input", "8,4,4", name="Net"), [
+            "act: approximate='tanh'; lpsgd's gelu is the exact one",
+            "mul: multiplies (8, 1, 4) and (8, 4, 4); lpsgd multiplies equal shapes, or an image by one value for each channel",
+            "mul_1: reads what getitem, expand made of the output of a layer; no layer of lpsgd computes it",
+            "add: reads what expand made of the output of a layer; no layer of lpsgd computes it",
         ])
+
+    def test_what_follows_a_guess(self):
+        """What has no layer may give no samples at all: then what reads it is no problem of its own."""
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.fc1(x)
+        x = x * x.sum().view(1, 1) + x.sum(0).view(1, 8)
+        return self.fc2(x * x.mean())
+"""
+        self.assertEqual(self.refused_lines(text, "--input", "8", name="Net"), [
+            "sum_1, sum_2: sum(): no layer of lpsgd computes it",
+            "mean: a mean over all dimensions; lpsgd's are over an image, or over all frames of a sequence"])
+
+    def test_scores_of_another_form(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.fc(x).view(-1, 5)
+"""
+        self.assertEqual(self.refused_lines(text, "--input", "7,8", name="Net"), [
+            "view: gives what view made of the output of a layer; a sample's scores are (classes) or (frames, classes)"])
 
     def test_mistakes(self):
         image = ("--input", "3,21,10")
@@ -193,16 +221,11 @@ class Net(nn.Module):
             x = torch.relu(x)
         return self.fc(self.drop(x).view(x.shape[0], -1))
 """
-        self.refused_lines(["norm: stays in evaluation in training; without that it can be imported, and frozen by train.freeze"],
-                           text, "--input", "3,6,6", "--with", "norm=True")
+        stays = "norm: stays in evaluation in training; without that it can be imported, and frozen by train.freeze"
+        self.assertEqual(self.refused_lines(text, "--input", "3,6,6", "--with", "norm=True", name="Net"), [stays])
         self.imported(text, "--input", "3,6,6", "--with", "norm=False", name="Net")
         self.assertNotIn("dropout", (self.root / "net" / "network.yaml").read_text())
         self.assertIn("relu", (self.root / "net" / "network.yaml").read_text())
-
-    def refused_lines(self, expected, text, *words):
-        status, said, err = self.run_import(text, *words, name="Net")
-        self.assertEqual((status, said), (2, ""))
-        self.assertEqual([line.strip() for line in err.splitlines()[1:]], expected)
 
     def test_names_and_files_of_the_user(self):
         """That are those of lpsgd's own Python files, or clash with each other; a weight file of two wrappers."""

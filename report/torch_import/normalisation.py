@@ -1,0 +1,61 @@
+"""Batch, layer and local response normalisation."""
+
+from torch import nn
+
+from . import views
+from .network import Misread, unlike
+from .views import must, parameters_of, tensor
+
+AFFINE = "without a weight or a bias; lpsgd's layer_norm trains both"
+
+
+def batch_norm(to, node, x, module):
+    tensor(x, 1 if isinstance(module, nn.BatchNorm1d) else 3)
+    stays = "stays in evaluation in training; without that it can be imported, and frozen by train.freeze"
+    must(not to.is_evaluating(node), stays)
+    must(module.affine, "affine=False; lpsgd's batch normalisation has a weight and a bias")
+    must(module.track_running_stats, "track_running_stats=False; lpsgd's has running statistics")
+    must(module.momentum is not None, "momentum=None; lpsgd's running statistics have a fixed momentum")
+    keys = unlike({"eps": 1e-5, "momentum": 0.1}, eps=float(module.eps), momentum=float(module.momentum))
+    names = ("weight", "bias", "running_mean", "running_var")
+    return to.emit_with_parameters(node, "batch_norm", [x], module, names, **keys)
+
+
+def layer_norm_module(to, node, x, module):
+    must(module.weight is not None and module.bias is not None, AFFINE)
+    tensors = parameters_of(module, node.target, "weight", "bias")
+    return _layer_norm(to, node, x, module.normalized_shape, module.eps, node.target, tensors)
+
+
+def layer_norm(to, node, x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """As a function: the layer has the name of the module whose weight and bias are given."""
+    must(weight is not None and bias is not None, AFFINE)
+    for one, suffix in ((weight, "weight"), (bias, "bias")):
+        must(views.is_whole_parameter(one), f"a {suffix} that is no parameter of the module")
+    names = [weight.source.name, bias.source.name]
+    layer = names[0].removesuffix(".weight")
+    must(
+        names == [f"{layer}.weight", f"{layer}.bias"],
+        f"a weight and a bias that are {names[0]} and {names[1]}; lpsgd's are NAME.weight and NAME.bias",
+    )
+    tensors = {"weight": weight.source, "bias": bias.source}
+    return _layer_norm(to, node, x, normalized_shape, eps, layer, tensors)
+
+
+def _layer_norm(to, node, x, normalized_shape, eps, layer, tensors):
+    over = tuple(normalized_shape)
+    what = f"normalises the last dimensions {over}"
+    image = views.channels_last(x)
+    if image is None and len(tensor(x).shape) == 3:
+        raise Misread(f"{what} of an image; lpsgd's layer_norm is over its channels")
+    must(len(over) == 1, f"{what}; lpsgd's layer_norm is over the last one")
+    keys = unlike({"eps": 1e-5}, eps=float(eps))
+    read = image or x
+    out = to.emit_with_tensors(node, "layer_norm", [read], layer, tensors, shape=read.shape, **keys)
+    return views.ordered_as(out, x)
+
+
+def local_response_norm(to, node, x, size, alpha=1e-4, beta=0.75, k=1.0):
+    defaults = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 1.0}
+    keys = unlike(defaults, size=size, alpha=float(alpha), beta=float(beta), k=float(k))
+    return to.emit(node, "lrn", [tensor(x, 3)], **keys)
