@@ -70,9 +70,10 @@ def mean(to, node, x, dim=None, keepdim=False):
     rest = [d for d in range(len(sizes)) if d not in over]
     averaged = view.numbers.permute(*rest, *over).flatten(len(rest)).sort().values
     is_image = own.dim() == 4
-    if own.dim() not in (3, 4) or not views.same(averaged, own.flatten(2) if is_image else own.transpose(1, 2)):
+    if own.dim() not in (3, 4) or not views.same(averaged, own.flatten(2) if is_image else own.mT):
         dimensions = "all dimensions" if dim is None else f"the dimensions {dim}"
-        raise Misread(f"a mean over {dimensions}; lpsgd's are over an image, or over all frames of a sequence")
+        known = "lpsgd's are over an image, or over all frames of a sequence"
+        raise Misread(f"a mean over {dimensions}; {known}")
     kind, shape = ("average_pool", (own.shape[1], 1, 1)) if is_image else ("mean_frames", own.shape[2:])
     out = to.emit(node, kind, [view.source], shape=shape)
     sizes = [1 if d in over else size for d, size in enumerate(sizes) if keepdim or d not in over]
