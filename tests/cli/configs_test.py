@@ -49,7 +49,7 @@ class Configs(Case):
             with open(path) as file:
                 return [line for line in file.read().splitlines() if line.split(":")[0] in ("optimizer", "schedule")]
 
-        noise = sorted(glob.glob(os.path.join(CONFIGS, "*_noise.yaml")))
+        noise = set(glob.glob(os.path.join(CONFIGS, "*_noise.yaml"))) - {os.path.join(CONFIGS, "vit_b_16_noise.yaml")}
         self.assertEqual(len(noise), 5)
         for path in noise:
             study = os.path.join(CONFIGS, "study", os.path.basename(path).replace("_noise", ""))

@@ -168,6 +168,7 @@ exclude:
             "resnet9_codecs": 7 * 3 + 13,
             "resnet9_width64": 3,
             "local_sgd_resnet20": 10 * 2 * 3,
+            "transformer_ptb": 4,
             "edbt2018": 6 * 68 + 21,
             "edbt2018_times": 6 * (1 + 3 * (7 + 1 + 6 + 6)) + 21,
             "edbt2018_times_cpu": 7 * (1 + 6 * 2),
