@@ -7,8 +7,8 @@ model under torch.compile (compile).
 
 Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
 means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
-table 3), 32 for a network that is not in it. The input is on the GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's
-fastest form without a compiler. `compile` captures the same with the model compiled for the largest speed
+table 3), 32 for a network that is not in it. The input is on the GPU. `graph` captures forward, backward and
+the fused optimizer: PyTorch's fastest form without a compiler. `compile` captures the same with the model compiled for the largest speed
 (max-autotune-no-cudagraphs), which takes minutes. bench/peers/networks_torch.py measures the eager loop in turns with lpsgd.
 """
 

@@ -104,9 +104,8 @@ struct Query {
 
 constexpr int pack = 4;  // scores that a thread loads at once
 
-// Rows come in multiples of 8, which the teams of a block divide.
-constexpr bool rows_fill_blocks = 8 % (block_threads / 32) == 0;
-static_assert(rows_fill_blocks);
+// Rows come in multiples of 8, which the teams of a block divide. So over_team_rows() gives rows that exist.
+static_assert(8 % (block_threads / 32) == 0);
 
 /// Zeros in the places of keys that the query does not see, after the last pack with one that it sees.
 template <int team, int N, class T>
@@ -121,8 +120,7 @@ template <class T, int team, int N>
 __global__ void __launch_bounds__(block_threads)
     attention_weights_kernel(AttentionShape s, HeadRange range, const std::int32_t* lengths, float scale,
                              const float* scores, T* weights, float* log_sums) {
-  over_team_rows<team>(rows_of(s, range), [&](std::int64_t row,
-                                              bool) {  // there are all rows: rows_fill_blocks
+  over_team_rows<team>(rows_of(s, range), [&](std::int64_t row, bool) {
     const Query query(s, range, lengths, static_cast<unsigned>(row));
     const int keys = query.keys;
     RowPacks<team, pack, N, float> packs(scores + row * s.padded_frames, keys);
@@ -162,38 +160,37 @@ __global__ void __launch_bounds__(block_threads)
     attention_gradient_kernel(AttentionShape s, HeadRange range, const std::int32_t* lengths, float scale,
                               const float* scores, const float* weight_gradients, const float* log_sums,
                               T* weights, T* score_gradients) {
-  over_team_rows<team>(
-      rows_of(s, range), [&](std::int64_t row, bool) {  // there are all rows: rows_fill_blocks
-        const Query query(s, range, lengths, static_cast<unsigned>(row));
-        const int keys = query.keys;
-        const std::int64_t first = row * s.padded_frames;
-        RowPacks<team, pack, N, float> packs(scores + first, keys), gradients(weight_gradients + first, keys);
-        const float log_sum = keys > 0 ? log_sums[query.log_sum] : 0.0f;
-        const auto weight = [&](float v, bool seen) {
-          return seen ? maths::exp<One>(v * scale - log_sum) : 0.0f;
-        };
-        float sum = 0;
-        over_packs<team, pack, N>(keys, [&](int u, int c) {
-          auto& v = packs.at(u, c);
-          const auto& g = gradients.at(u, c);
+  over_team_rows<team>(rows_of(s, range), [&](std::int64_t row, bool) {
+    const Query query(s, range, lengths, static_cast<unsigned>(row));
+    const int keys = query.keys;
+    const std::int64_t first = row * s.padded_frames;
+    RowPacks<team, pack, N, float> packs(scores + first, keys), gradients(weight_gradients + first, keys);
+    const float log_sum = keys > 0 ? log_sums[query.log_sum] : 0.0f;
+    const auto weight = [&](float v, bool seen) {
+      return seen ? maths::exp<One>(v * scale - log_sum) : 0.0f;
+    };
+    float sum = 0;
+    over_packs<team, pack, N>(keys, [&](int u, int c) {
+      auto& v = packs.at(u, c);
+      const auto& g = gradients.at(u, c);
 #pragma unroll
-          for (int k = 0; k < pack; ++k) sum += (v[k] = weight(v[k], c + k < keys)) * g[k];
-        });
-        sum = sum_over_team<team>(sum);
-        over_packs<team, pack, N>(keys, [&](int u, int c) {
-          auto& v = packs.at(u, c);
-          auto& g = gradients.at(u, c);
+      for (int k = 0; k < pack; ++k) sum += (v[k] = weight(v[k], c + k < keys)) * g[k];
+    });
+    sum = sum_over_team<team>(sum);
+    over_packs<team, pack, N>(keys, [&](int u, int c) {
+      auto& v = packs.at(u, c);
+      auto& g = gradients.at(u, c);
 #pragma unroll
-          for (int k = 0; k < pack; ++k) {
-            if (N == 0) v[k] = weight(v[k], c + k < keys);
-            g[k] = v[k] * (g[k] - sum) * scale;
-          }
-          store<pack>(weights + first + c, v);
-          store<pack>(score_gradients + first + c, g);
-        });
-        clear_unseen<team, N>(weights + first, keys, s.padded_frames);
-        clear_unseen<team, N>(score_gradients + first, keys, s.padded_frames);
-      });
+      for (int k = 0; k < pack; ++k) {
+        if (N == 0) v[k] = weight(v[k], c + k < keys);
+        g[k] = v[k] * (g[k] - sum) * scale;
+      }
+      store<pack>(weights + first + c, v);
+      store<pack>(score_gradients + first + c, g);
+    });
+    clear_unseen<team, N>(weights + first, keys, s.padded_frames);
+    clear_unseen<team, N>(score_gradients + first, keys, s.padded_frames);
+  });
 }
 
 /// Calls body<V>() with the values that can be copied at once.

@@ -87,7 +87,7 @@ layers:
 """
 
 
-# A block of a transformer: torch_networks.TransformerBlock. BEFORE stands for the layer in front of it.
+# A block of a transformer: torch_transformers.TransformerBlock. BEFORE stands for the layer in front of it.
 BLOCK = """
   - {layer_norm: NAME.ln1, input: BEFORE, eps: 1.0e-6}
   - {dense: NAME.attention.in_proj, units: THREE}
