@@ -18,6 +18,7 @@
 #include "core/tensor_info.h"
 #include "nn/activation.h"
 #include "nn/compute.h"
+#include "nn/dropout.h"
 #include "nn/shape.h"
 
 namespace lpsgd {
@@ -70,12 +71,6 @@ struct InputView {
   DataType type = DataType::f32;
   const void* value = nullptr;
   void* gradient = nullptr;
-};
-
-/// What an operation's random draws depend on, besides the step.
-struct RandomSource {
-  std::uint32_t seed = 0, layer = 0;
-  std::int64_t first = 0;  // position of the rank's first sample in the global batch
 };
 
 /// The memory that an operation is planned with, which is the device's. Activations and their gradients are
@@ -149,6 +144,7 @@ struct LayerNormDesc {
 struct AttentionDesc {
   std::int64_t heads = 1;
   bool causal = false;
+  double dropout = 0;  // the probability that a weight becomes 0 in training
 };
 
 /// y = x * (k + alpha / size * sum of x^2 over the `size` channels around)^-beta.
@@ -273,7 +269,8 @@ class Backend {
   /// h has the features from h w to (h + 1) w - 1, w = features / heads. Of each head, row t of the output is
   /// the sum over frames j of p[t, j] value[j], p[t] = softmax of query[t] . key[j] / sqrt(w). Frames behind
   /// a sequence's end do not count, nor do those behind t if it is causal. Outputs and gradients behind the
-  /// end are 0.
+  /// end are 0. In training weight p[t, j] of head h is dropped by the draw of value j of row h frames + t
+  /// (nn/dropout.h); rows begin with a block of their own.
   virtual std::unique_ptr<Op> attention(const Binding& binding, const AttentionDesc& desc) = 0;
   /// The input plus the first rows of the parameter, (frames or more, features), for each sample.
   virtual std::unique_ptr<Op> position(const Binding& binding) = 0;

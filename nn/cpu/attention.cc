@@ -25,7 +25,9 @@ class AttentionOp final : public Op {
         features_(b.shape[1]),
         width_(features_ / heads_),
         block_(block_of(frames_)),
-        scale_(1 / std::sqrt(static_cast<float>(width_))) {
+        scale_(1 / std::sqrt(static_cast<float>(width_))),
+        drops_(b.training && desc.dropout > 0),
+        draws_(b.random, desc.dropout) {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const bool joined = b.inputs.size() == 1;
       const InputView& in = b.inputs[joined ? 0 : i];
@@ -40,6 +42,9 @@ class AttentionOp final : public Op {
   }
 
   void forward(const Pass& pass) override {
+    dropping_ = drops_ && pass.training;
+    step_ = pass.step;
+    first_ = draws_.first + static_cast<std::uint32_t>(pass.first);
     for (std::int64_t n = 0; n < b_.batch; ++n) lengths_[size(n)] = pass.length(n, frames_);
     context_.parallel(b_.batch * heads_, [&](int thread, std::int64_t first, std::int64_t last) {
       const Scratch s = scratch(context_.scratch(thread));
@@ -68,6 +73,7 @@ class AttentionOp final : public Op {
     std::array<float*, 3> part = {};                        // (frames, width)
     float* output = nullptr;                                // (block, width): the output, or its gradient
     std::array<float*, 3> gradient = {};                    // (frames, width)
+    float* factors = nullptr;  // (frames): of a query's weights, if some are dropped
   };
   static constexpr bool is_float = std::is_same_v<T, float>;
 
@@ -81,6 +87,7 @@ class AttentionOp final : public Op {
       for (float*& p : s.part) p = take(frames_, width_);
       s.output = take(block_, width_);
     }
+    if (drops_) s.factors = take(1, frames_);
     if (!has_backward_) return s;
     s.weights_gradient = take(block_, frames_);
     for (float*& g : s.gradient) g = take(frames_, width_);
@@ -88,7 +95,8 @@ class AttentionOp final : public Op {
   }
   std::int64_t scratch_floats() const {
     const std::int64_t of_block = block_ * frames_, of_head = 3 * frames_ * width_;
-    return of_block + (is_float ? 0 : of_head + block_ * width_) + (has_backward_ ? of_block + of_head : 0);
+    return of_block + (drops_ ? frames_ : 0) + (is_float ? 0 : of_head + block_ * width_) +
+           (has_backward_ ? of_block + of_head : 0);
   }
 
   /// Queries of a block: their scores take at most 256 KiB, in the second-level cache.
@@ -145,6 +153,14 @@ class AttentionOp final : public Op {
     }
   }
 
+  /// Which of the first `count` weights of a query are dropped.
+  void draw(std::int64_t head, std::int64_t query, std::int64_t count, float* factors) const {
+    const std::int64_t row = head % heads_ * frames_ + query, blocks = (frames_ + 3) / 4;  // of a row
+    const std::uint32_t position = first_ + static_cast<std::uint32_t>(head / heads_);
+    context_.k.dropout_factors(draws_, static_cast<std::uint32_t>(row * blocks), position, step_, count,
+                               factors);
+  }
+
   void forward_head(std::int64_t head, const Scratch& s) {
     const std::int64_t count = length(head);
     const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
@@ -152,6 +168,10 @@ class AttentionOp final : public Op {
     for (std::int64_t first = 0; first < count; first += block_) {
       const std::int64_t end = std::min(first + block_, count), shown = seen(end, count);
       weights(head, first, end, shown, q, k, false, s.weights);
+      for (std::int64_t r = 0; dropping_ && r < end - first; ++r) {
+        draw(head, first + r, shown, s.factors);
+        context_.k.drop(s.factors, s.weights + r * shown, shown);
+      }
       const MatrixView p{s.weights, shown};
       T* const rows = output + first * features_;
       if constexpr (is_float) {
@@ -178,11 +198,17 @@ class AttentionOp final : public Op {
                            MatrixView b) {
         sgemm(m, width_, inner, a, b, s.gradient[to] + row * width_, width_, true);
       };
-      add(values, 0, shown, rows, transposed(p), dy);
       sgemm(rows, shown, width_, dy, transposed(v), s.weights_gradient, shown);
-      for (std::int64_t r = 0; r < rows; ++r)  // where the weight is 0, so is the gradient
-        context_.k.softmax_weights_gradient(s.weights + r * shown, s.weights_gradient + r * shown, shown,
-                                            scale_);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float *const row = s.weights + r * shown, *const gradient = s.weights_gradient + r * shown;
+        if (dropping_) {
+          draw(head, first + r, shown, s.factors);
+          context_.k.drop(s.factors, gradient, shown);
+        }
+        context_.k.softmax_weights_gradient(row, gradient, shown, scale_);  // 0 where the weight is 0
+        if (dropping_) context_.k.drop(s.factors, row, shown);
+      }
+      add(values, 0, shown, rows, transposed(p), dy);
       add(queries, first, rows, shown, dp, k);
       add(keys, 0, shown, rows, transposed(dp), from_row(q, first));
     }
@@ -210,6 +236,9 @@ class AttentionOp final : public Op {
   bool causal_, has_backward_ = false;
   std::int64_t frames_, features_, width_, block_;
   float scale_;
+  bool drops_, dropping_ = false;  // weights, in training; in the last pass
+  DropoutDraws draws_;
+  std::uint32_t step_ = 0, first_ = 0;  // of the last pass: step, position of its first sample
   std::array<Part, 3> parts_;
   std::vector<std::int64_t> lengths_;  // of the last pass
   Buffer<float> log_sums_;             // (batch, heads, frames)

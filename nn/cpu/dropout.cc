@@ -1,9 +1,7 @@
-// Dropout. Value e of the sample at position p of the global batch is kept when its draw, word e mod 4 of
-// Philox block (e / 4, p, step, layer), is at least probability * 2^32; so masks do not depend on ranks
-// or threads.
-#include <cmath>
+// Dropout (nn/dropout.h).
+#include <algorithm>
+#include <array>
 
-#include "core/philox.h"
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -13,11 +11,7 @@ template <class T>
 class DropoutOp final : public Op {
  public:
   DropoutOp(Context& context, const Binding& b, double probability)
-      : context_(context),
-        b_(b),
-        per_sample_(b.elements() / b.batch),
-        limit_(static_cast<std::uint32_t>(std::floor(probability * 0x1p32))),
-        scale_(static_cast<float>(1 / (1 - probability))) {
+      : context_(context), b_(b), per_sample_(b.elements() / b.batch), draws_(b.random, probability) {
     if (b.training) kept_ = Buffer<std::uint8_t>(static_cast<std::size_t>(b.elements()));
   }
 
@@ -29,17 +23,19 @@ class DropoutOp final : public Op {
       return;
     }
     context_.parallel(b_.batch, [&](int, std::int64_t first, std::int64_t last) {
+      std::array<float, 1024> factors;
+      constexpr auto at_once = static_cast<std::int64_t>(factors.size());
       for (std::int64_t n = first; n < last; ++n) {
-        const auto position = static_cast<std::uint32_t>(b_.random.first + pass.first + n);
-        for (std::int64_t e = 0; e < per_sample_; e += 4) {
-          const Philox4x32 draw =
-              philox4x32(static_cast<std::uint32_t>(e / 4), position, pass.step, b_.random.layer,
-                         b_.random.seed, static_cast<std::uint32_t>(RandomUse::dropout));
-          const std::int64_t at = n * per_sample_ + e;
-          for (std::int64_t i = 0; i < std::min<std::int64_t>(4, per_sample_ - e); ++i) {
-            const bool keep = draw.x[i] >= limit_;
-            kept_[static_cast<std::size_t>(at + i)] = keep;
-            y[at + i] = narrow<T>(keep ? widen(x[at + i]) * scale_ : 0.0f);
+        const std::uint32_t position = draws_.first + static_cast<std::uint32_t>(pass.first + n);
+        for (std::int64_t e = 0; e < per_sample_; e += at_once) {
+          const std::int64_t count = std::min(at_once, per_sample_ - e), at = n * per_sample_ + e;
+          context_.k.dropout_factors(draws_, static_cast<std::uint32_t>(e / 4), position, pass.step, count,
+                                     factors.data());
+          std::uint8_t* const kept = kept_.data() + at;
+          for (std::int64_t i = 0; i < count; ++i) {
+            const float factor = factors[static_cast<std::size_t>(i)];
+            kept[i] = factor != 0;
+            y[at + i] = narrow<T>(factor != 0 ? widen(x[at + i]) * factor : 0.0f);
           }
         }
       }
@@ -54,7 +50,7 @@ class DropoutOp final : public Op {
         float g = widen(as<T>(b_.output_gradients[0])[i]);
         for (std::size_t j = 1; j < b_.output_gradients.size(); ++j)
           g += widen(as<T>(b_.output_gradients[j])[i]);
-        dx[i] = narrow<T>(kept_[static_cast<std::size_t>(i)] ? g * scale_ : 0.0f);
+        dx[i] = narrow<T>(kept_[static_cast<std::size_t>(i)] ? g * draws_.scale : 0.0f);
       }
     });
   }
@@ -63,8 +59,7 @@ class DropoutOp final : public Op {
   Context& context_;
   Binding b_;
   std::int64_t per_sample_;
-  std::uint32_t limit_;
-  float scale_;
+  DropoutDraws draws_;
   Buffer<std::uint8_t> kept_;
 };
 

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "core/data_type.h"
+#include "nn/dropout.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cpu {
@@ -134,6 +135,12 @@ struct Kernels {
   void (*softmax_weights_again)(float* scores, std::int64_t n, float scale, float log_sum);
   /// Replaces the gradient of the weights by that of the scores.
   void (*softmax_weights_gradient)(const float* weights, float* gradient, std::int64_t n, float scale);
+  /// factors[i] = 0 if value i is dropped, d.scale if it is kept: n values of the sample at `position`, from
+  /// the first one of `block` on.
+  void (*dropout_factors)(const DropoutDraws& d, std::uint32_t block, std::uint32_t position,
+                          std::uint32_t step, std::int64_t n, float* factors);
+  /// Values are multiplied by factors, and are 0 where the factor is 0.
+  void (*drop)(const float* factors, float* values, std::int64_t n);
   /// The optimizer's pass (nn/optimizer.h): g = gain * (g * g_scale + decay * w); v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,

@@ -306,6 +306,8 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             softmax_weights,
                             softmax_weights_again,
                             softmax_weights_gradient,
+                            dropout_factors,
+                            drop,
                             sgd,
                             adam};
 

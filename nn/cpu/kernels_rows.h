@@ -1,10 +1,12 @@
-// Layer normalisation and softmax: kernels that reduce each row. A row's sum is taken in 16 lanes, which are
-// then added in halves; the values that do not fill a vector come last.
-// Included by kernels_body.h alone, once per instruction set.
+// Layer normalisation, softmax and dropout of its weights: kernels over rows. A row's sum is taken in 16
+// lanes, which are then added in halves; the values that do not fill a vector come last. Included by
+// kernels_body.h alone, once per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
+#include "core/philox_lanes.h"
 #include "nn/cpu/kernels_lanes.h"
 
 namespace lpsgd::cpu {
@@ -110,6 +112,27 @@ inline void softmax_weights_gradient(const float* weights, float* gradient, std:
   over_values(n, [&]<class L>(std::int64_t i) {
     L::put(gradient + i, L::get(weights + i) * (L::get(gradient + i) - mean) * scale);
   });
+}
+
+inline void dropout_factors(const DropoutDraws& d, std::uint32_t block, std::uint32_t position,
+                            std::uint32_t step, std::int64_t n, float* factors) {
+  constexpr int sets = 4;
+  constexpr std::int64_t at_once = 4 * sets * philox_lanes, of_draws = 2 * philox_lanes;
+  for (std::int64_t i = 0; i < n; i += at_once, block += sets * philox_lanes) {
+    float beside[at_once];
+    float* const to = n - i < at_once ? beside : factors + i;
+    philox_draws<sets>(block, position, step, d.layer, d.seed, static_cast<std::uint32_t>(RandomUse::dropout),
+                       [&](int v, PhiloxLanes draws) {
+                         const Words words = reinterpret_cast<Words>(draws);
+                         store_part(to + v * of_draws,
+                                    words >= d.limit ? Vector::Part{} + d.scale : Vector::Part{});
+                       });
+    if (to == beside) std::copy_n(beside, n - i, factors + i);
+  }
+}
+
+inline void drop(const float* factors, float* values, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) values[i] = factors[i] == 0 ? 0.0f : values[i] * factors[i];
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ class AttentionOp final : public Op {
                                   : 3 * matrix_bytes_ + score_bytes_ + low_score_bytes_);
     plan(rows, columns);
     if (has_backward_) log_sums_ = context.array<float>(pairs_ * frames);
+    if (b.training && desc.dropout > 0) draws_.emplace(b.random, desc.dropout);
   }
 
   void forward(const Pass& pass) override {
@@ -54,7 +55,8 @@ class AttentionOp final : public Op {
       const HeadRange range = group(g);
       split(range, false);
       by_keys_->run(matrix(queries), matrix(keys), scores(0));
-      check(launch_attention_weights(b_.type, shape_, range, context_.lengths, scores(0), low_scores(0),
+      check(launch_attention_weights(b_.type, shape_, range, pass.training ? dropout() : WeightDropout{},
+                                     context_.lengths, scores(0), low_scores(0),
                                      pass.training ? log_sums_ : nullptr, context_.handle()));
       by_values_->run(low_scores(0), matrix(values), matrix(queries));  // which are not read any more
       const HeadCopies out{{{matrix(queries), b_.output, shape_.heads * std::int64_t{shape_.width}}}, 1};
@@ -68,8 +70,8 @@ class AttentionOp final : public Op {
       split(range, true);
       by_keys_->run(matrix(queries), matrix(keys), scores(0));
       by_keys_->run(matrix(outputs), matrix(values), scores(1));
-      check(launch_attention_gradient(b_.type, shape_, range, context_.lengths, scores(0), scores(1),
-                                      log_sums_, low_scores(0), low_scores(1), context_.handle()));
+      check(launch_attention_gradient(b_.type, shape_, range, dropout(), context_.lengths, scores(0),
+                                      scores(1), log_sums_, low_scores(0), low_scores(1), context_.handle()));
       // Each gradient takes the place of what was read for the last time.
       HeadCopies copies;
       if (void* to = gradient(values)) {
@@ -103,6 +105,7 @@ class AttentionOp final : public Op {
     by_queries_.emplace(context_, d, low_scores(0), matrix(queries), matrix(values));
   }
 
+  WeightDropout dropout() const { return draws_ ? WeightDropout{*draws_, context_.pass} : WeightDropout{}; }
   HeadRange group(std::int64_t number) const {
     return {static_cast<unsigned>(std::min(number * group_, pairs_ - group_)), static_cast<unsigned>(group_)};
   }
@@ -152,6 +155,7 @@ class AttentionOp final : public Op {
   bool has_backward_ = false;
   // a b^T, a b and a^T b, where a row of a or b belongs to a frame.
   std::optional<Product> by_keys_, by_values_, by_queries_;
+  std::optional<DropoutDraws> draws_;
   float* log_sums_ = nullptr;  // (batch, heads, frames)
 };
 

@@ -102,7 +102,43 @@ struct Query {
   }
 };
 
-constexpr int pack = 4;  // scores that a thread loads at once
+constexpr int pack = 4;  // scores that a thread loads at once, and draws of a Philox block
+
+/// Which weights of a query are dropped.
+class QueryDropout {
+ public:
+  __device__ QueryDropout(const AttentionShape& s, HeadRange range, const WeightDropout& dropout,
+                          unsigned row)
+      : draws_(dropout.draws) {
+    const unsigned frames = static_cast<unsigned>(s.padded_frames);
+    const Pair pair(s, range.first + row / frames);
+    const unsigned of_sample = static_cast<unsigned>(pair.head * s.frames) + row % frames;
+    first_block_ = of_sample * (static_cast<unsigned>(s.frames + pack - 1) / pack);
+    position_ = draws_.first + dropout.pass->first + static_cast<unsigned>(pair.sample);
+    step_ = dropout.pass->step;
+  }
+  /// Bit k: whether weight c + k is kept.
+  __device__ __forceinline__ unsigned kept(int c) const {
+    const Philox4x32 draw = draws_.draw(first_block_ + static_cast<unsigned>(c) / pack, position_, step_);
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < pack; ++k) bits |= static_cast<unsigned>(draw.x[k] >= draws_.limit) << k;
+    return bits;
+  }
+  __device__ __forceinline__ float drop(unsigned kept, int k, float v) const {
+    return kept >> k & 1u ? v * draws_.scale : 0.0f;
+  }
+
+ private:
+  DropoutDraws draws_;
+  unsigned first_block_, position_, step_;
+};
+/// Where nothing is dropped.
+struct NoDropout {
+  __device__ NoDropout(const AttentionShape&, HeadRange, const WeightDropout&, unsigned) {}
+  __device__ __forceinline__ unsigned kept(int) const { return 0; }
+  __device__ __forceinline__ float drop(unsigned, int, float v) const { return v; }
+};
 
 // Rows come in multiples of 8, which the teams of a block divide. So over_team_rows() gives rows that exist.
 static_assert(8 % (block_threads / 32) == 0);
@@ -116,12 +152,14 @@ __device__ __forceinline__ void clear_unseen(T* row, int keys, int frames) {
   });
 }
 
-template <class T, int team, int N>
+template <class T, int team, int N, class Dropout>
 __global__ void __launch_bounds__(block_threads)
-    attention_weights_kernel(AttentionShape s, HeadRange range, const std::int32_t* lengths, float scale,
-                             const float* scores, T* weights, float* log_sums) {
+    attention_weights_kernel(AttentionShape s, HeadRange range, const WeightDropout which,
+                             const std::int32_t* lengths, float scale, const float* scores, T* weights,
+                             float* log_sums) {
   over_team_rows<team>(rows_of(s, range), [&](std::int64_t row, bool) {
     const Query query(s, range, lengths, static_cast<unsigned>(row));
+    const Dropout dropout(s, range, which, static_cast<unsigned>(row));
     const int keys = query.keys;
     RowPacks<team, pack, N, float> packs(scores + row * s.padded_frames, keys);
     float max = -INFINITY;
@@ -144,8 +182,10 @@ __global__ void __launch_bounds__(block_threads)
     T* const to = weights + row * s.padded_frames;
     over_packs<team, pack, N>(keys, [&](int u, int c) {
       auto& v = packs.at(u, c);
+      const unsigned kept = dropout.kept(c);
 #pragma unroll
-      for (int k = 0; k < pack; ++k) v[k] = (N > 0 ? v[k] : weight(v[k], c + k < keys)) * inverse;
+      for (int k = 0; k < pack; ++k)
+        v[k] = dropout.drop(kept, k, (N > 0 ? v[k] : weight(v[k], c + k < keys)) * inverse);
       store<pack>(to + c, v);
     });
     clear_unseen<team, N>(to, keys, s.padded_frames);
@@ -154,14 +194,17 @@ __global__ void __launch_bounds__(block_threads)
   });
 }
 
-/// p = exp(scale score - log_sum), and the score's gradient is scale p (g - the sum of p g over the row).
-template <class T, int team, int N>
+/// p = exp(scale score - log_sum), and the score's gradient is scale p (g - the sum of p g over the row),
+/// where g is 0 for a weight that is dropped.
+template <class T, int team, int N, class Dropout>
 __global__ void __launch_bounds__(block_threads)
-    attention_gradient_kernel(AttentionShape s, HeadRange range, const std::int32_t* lengths, float scale,
-                              const float* scores, const float* weight_gradients, const float* log_sums,
-                              T* weights, T* score_gradients) {
+    attention_gradient_kernel(AttentionShape s, HeadRange range, const WeightDropout which,
+                              const std::int32_t* lengths, float scale, const float* scores,
+                              const float* weight_gradients, const float* log_sums, T* weights,
+                              T* score_gradients) {
   over_team_rows<team>(rows_of(s, range), [&](std::int64_t row, bool) {
     const Query query(s, range, lengths, static_cast<unsigned>(row));
+    const Dropout dropout(s, range, which, static_cast<unsigned>(row));
     const int keys = query.keys;
     const std::int64_t first = row * s.padded_frames;
     RowPacks<team, pack, N, float> packs(scores + first, keys), gradients(weight_gradients + first, keys);
@@ -169,21 +212,33 @@ __global__ void __launch_bounds__(block_threads)
     const auto weight = [&](float v, bool seen) {
       return seen ? maths::exp<One>(v * scale - log_sum) : 0.0f;
     };
+    static_assert(N * pack <= 32);
+    unsigned all_kept = 0;  // of all packs, where they stay in registers
     float sum = 0;
     over_packs<team, pack, N>(keys, [&](int u, int c) {
       auto& v = packs.at(u, c);
-      const auto& g = gradients.at(u, c);
+      auto& g = gradients.at(u, c);
+      const unsigned kept = dropout.kept(c);
+      all_kept |= kept << u * pack;
 #pragma unroll
-      for (int k = 0; k < pack; ++k) sum += (v[k] = weight(v[k], c + k < keys)) * g[k];
+      for (int k = 0; k < pack; ++k) {
+        g[k] = dropout.drop(kept, k, g[k]);
+        sum += (v[k] = weight(v[k], c + k < keys)) * g[k];
+      }
     });
     sum = sum_over_team<team>(sum);
     over_packs<team, pack, N>(keys, [&](int u, int c) {
       auto& v = packs.at(u, c);
       auto& g = gradients.at(u, c);
+      const unsigned kept = N > 0 ? all_kept >> u * pack : dropout.kept(c);
 #pragma unroll
       for (int k = 0; k < pack; ++k) {
-        if (N == 0) v[k] = weight(v[k], c + k < keys);
+        if (N == 0) {
+          v[k] = weight(v[k], c + k < keys);
+          g[k] = dropout.drop(kept, k, g[k]);
+        }
         g[k] = v[k] * (g[k] - sum) * scale;
+        v[k] = dropout.drop(kept, k, v[k]);
       }
       store<pack>(weights + first + c, v);
       store<pack>(score_gradients + first + c, g);
@@ -207,19 +262,23 @@ void with_pack(const AttentionShape& s, const HeadCopies& copies, bool from_rows
     body.template operator()<1>();
 }
 
-/// Calls body<team, N>() for rows of so many scores.
-template <class Body>
+template <class Dropout, class Body>
 void with_team(int scores, const Body& body) {
   if (scores <= 32 * pack)
-    body.template operator()<32, 1>();
+    body.template operator()<32, 1, Dropout>();
   else if (scores <= 64 * pack)
-    body.template operator()<32, 2>();
+    body.template operator()<32, 2, Dropout>();
   else if (scores <= 128 * pack)
-    body.template operator()<32, 4>();
+    body.template operator()<32, 4, Dropout>();
   else if (scores <= 256 * pack)
-    body.template operator()<32, 8>();
+    body.template operator()<32, 8, Dropout>();
   else
-    body.template operator()<block_threads, 0>();
+    body.template operator()<block_threads, 0, Dropout>();
+}
+/// Calls body<team, N, Dropout>() for rows of so many scores.
+template <class Body>
+void with_team(const WeightDropout& dropout, int scores, const Body& body) {
+  dropout.pass != nullptr ? with_team<QueryDropout>(scores, body) : with_team<NoDropout>(scores, body);
 }
 
 float scale_of(const AttentionShape& s) {
@@ -251,26 +310,28 @@ cudaError_t launch_join_heads(DataType type, const AttentionShape& s, HeadRange 
 }
 
 cudaError_t launch_attention_weights(DataType type, const AttentionShape& s, HeadRange range,
-                                     const std::int32_t* lengths, const float* scores, void* weights,
-                                     float* log_sums, cudaStream_t stream) {
+                                     const WeightDropout& dropout, const std::int32_t* lengths,
+                                     const float* scores, void* weights, float* log_sums,
+                                     cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_team(s.padded_frames, [&]<int team, int N>() {
-      LPSGD_LAUNCH((attention_weights_kernel<T, team, N>), blocks_for_rows<team>(rows_of(s, range)),
+    with_team(dropout, s.padded_frames, [&]<int team, int N, class Dropout>() {
+      LPSGD_LAUNCH((attention_weights_kernel<T, team, N, Dropout>), blocks_for_rows<team>(rows_of(s, range)),
                    block_threads, stream)
-      (s, range, lengths, scale_of(s), scores, static_cast<T*>(weights), log_sums);
+      (s, range, dropout, lengths, scale_of(s), scores, static_cast<T*>(weights), log_sums);
     });
   });
 }
 
 cudaError_t launch_attention_gradient(DataType type, const AttentionShape& s, HeadRange range,
-                                      const std::int32_t* lengths, const float* scores,
-                                      const float* weight_gradients, const float* log_sums, void* weights,
-                                      void* score_gradients, cudaStream_t stream) {
+                                      const WeightDropout& dropout, const std::int32_t* lengths,
+                                      const float* scores, const float* weight_gradients,
+                                      const float* log_sums, void* weights, void* score_gradients,
+                                      cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_team(s.padded_frames, [&]<int team, int N>() {
-      LPSGD_LAUNCH((attention_gradient_kernel<T, team, N>), blocks_for_rows<team>(rows_of(s, range)),
+    with_team(dropout, s.padded_frames, [&]<int team, int N, class Dropout>() {
+      LPSGD_LAUNCH((attention_gradient_kernel<T, team, N, Dropout>), blocks_for_rows<team>(rows_of(s, range)),
                    block_threads, stream)
-      (s, range, lengths, scale_of(s), scores, weight_gradients, log_sums, static_cast<T*>(weights),
+      (s, range, dropout, lengths, scale_of(s), scores, weight_gradients, log_sums, static_cast<T*>(weights),
        static_cast<T*>(score_gradients));
     });
   });

@@ -1,32 +1,31 @@
-// Dropout with the same draws as nn/cpu/dropout.cc: one Philox block for four values of a sample.
+// Dropout (nn/dropout.h): one Philox block for four values of a sample.
 //
 // Memory moved per value of b bytes: forward 2 b (x, y) and the mask's 1, in loads and stores of four values;
 // backward (gradients + 1) b and 1, in 16 bytes and the mask's in 16 / b.
-#include "core/philox.h"
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
 template <class T>
-__global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x, T* y, std::uint8_t* kept) {
-  const std::int64_t groups = (s.per_sample + 3) / 4;
-  const std::uint32_t step = pass->step, first = s.first + pass->first;
-  for (std::int64_t i = thread_number(); i < s.batch * groups; i += thread_count()) {
+__global__ void dropout_kernel(DropoutDraws draws, const PassState* pass, std::int64_t batch,
+                               std::int64_t per_sample, const T* x, T* y, std::uint8_t* kept) {
+  const std::int64_t groups = (per_sample + 3) / 4;
+  const std::uint32_t step = pass->step, first = draws.first + pass->first;
+  for (std::int64_t i = thread_number(); i < batch * groups; i += thread_count()) {
     const std::int64_t n = i / groups, e = i % groups * 4;
     const Philox4x32 draw =
-        philox4x32(static_cast<std::uint32_t>(e / 4), first + static_cast<std::uint32_t>(n), step, s.layer,
-                   s.seed, static_cast<std::uint32_t>(RandomUse::dropout));
-    const std::int64_t at = n * s.per_sample + e;
-    if (s.per_sample % 4 == 0) {
+        draws.draw(static_cast<std::uint32_t>(e / 4), first + static_cast<std::uint32_t>(n), step);
+    const std::int64_t at = n * per_sample + e;
+    if (per_sample % 4 == 0) {
       float v[4];
       std::uint32_t mask = 0;
       load<4>(x + at, v);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const bool keep = draw.x[k] >= s.limit;
+        const bool keep = draw.x[k] >= draws.limit;
         mask |= static_cast<std::uint32_t>(keep) << 8 * k;
-        v[k] = keep ? v[k] * s.scale : 0.0f;
+        v[k] = keep ? v[k] * draws.scale : 0.0f;
       }
       *reinterpret_cast<std::uint32_t*>(kept + at) = mask;
       store<4>(y + at, v);
@@ -34,10 +33,10 @@ __global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      if (e + k >= s.per_sample) break;
-      const bool keep = draw.x[k] >= s.limit;
+      if (e + k >= per_sample) break;
+      const bool keep = draw.x[k] >= draws.limit;
       kept[at + k] = keep;
-      y[at + k] = from_float<T>(keep ? as_float(x[at + k]) * s.scale : 0.0f);
+      y[at + k] = from_float<T>(keep ? as_float(x[at + k]) * draws.scale : 0.0f);
     }
   }
 }
@@ -65,12 +64,13 @@ __global__ void dropout_gradient_kernel(Terms gradients, const std::uint8_t* kep
 
 }  // namespace
 
-cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState* pass, const void* x,
-                           void* y, std::uint8_t* kept, cudaStream_t stream) {
-  const std::int64_t groups = s.batch * ((s.per_sample + 3) / 4);
+cudaError_t launch_dropout(DataType type, const DropoutDraws& draws, const PassState* pass,
+                           std::int64_t batch, std::int64_t per_sample, const void* x, void* y,
+                           std::uint8_t* kept, cudaStream_t stream) {
+  const std::int64_t groups = batch * ((per_sample + 3) / 4);
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(dropout_kernel<T>, blocks_for(groups), block_threads, stream)
-    (s, pass, static_cast<const T*>(x), static_cast<T*>(y), kept);
+    (draws, pass, batch, per_sample, static_cast<const T*>(x), static_cast<T*>(y), kept);
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/data_type.h"
 #include "core/pixels.h"
+#include "nn/dropout.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
@@ -213,14 +214,9 @@ cudaError_t launch_lrn_gradient(DataType type, const void* dy, const void* x, vo
 
 // ---- dropout.cu
 
-struct DropoutShape {
-  std::int64_t batch = 0, per_sample = 0;
-  std::uint32_t seed = 0, layer = 0, first = 0;
-  std::uint32_t limit = 0;  // a value is kept if its draw is at least this
-  float scale = 1;
-};
-cudaError_t launch_dropout(DataType type, const DropoutShape& shape, const PassState* pass, const void* x,
-                           void* y, std::uint8_t* kept, cudaStream_t stream);
+cudaError_t launch_dropout(DataType type, const DropoutDraws& draws, const PassState* pass,
+                           std::int64_t batch, std::int64_t per_sample, const void* x, void* y,
+                           std::uint8_t* kept, cudaStream_t stream);
 cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
                                     float scale, void* dx, std::int64_t n, cudaStream_t stream);
 
@@ -268,6 +264,11 @@ struct AttentionShape {
   int padded_frames = 8, padded_width = 8;
   bool causal = false;
 };
+/// Which weights are dropped: those of Backend::attention(), of a pass of training.
+struct WeightDropout {
+  DropoutDraws draws;
+  const PassState* pass = nullptr;  // null: none are
+};
 /// A range of all pairs of sample and head, in this order. Matrices of the launches below are the range's,
 /// and have less than 2^31 values each together.
 struct HeadRange {
@@ -295,14 +296,16 @@ cudaError_t launch_join_heads(DataType type, const AttentionShape& shape, HeadRa
 /// padded_frames) for each pair. Other weights are 0. log_sums (batch * heads, frames), the logarithms of the
 /// sums of exponentials, is null if there will be no backward. `weights` may be `scores`.
 cudaError_t launch_attention_weights(DataType type, const AttentionShape& shape, HeadRange range,
-                                     const std::int32_t* lengths, const float* scores, void* weights,
-                                     float* log_sums, cudaStream_t stream);
+                                     const WeightDropout& dropout, const std::int32_t* lengths,
+                                     const float* scores, void* weights, float* log_sums,
+                                     cudaStream_t stream);
 /// The weights once more, and the gradients of the scores from those of the weights. `weights` may be
 /// `scores`, and `score_gradients` may be `weight_gradients`.
 cudaError_t launch_attention_gradient(DataType type, const AttentionShape& shape, HeadRange range,
-                                      const std::int32_t* lengths, const float* scores,
-                                      const float* weight_gradients, const float* log_sums, void* weights,
-                                      void* score_gradients, cudaStream_t stream);
+                                      const WeightDropout& dropout, const std::int32_t* lengths,
+                                      const float* scores, const float* weight_gradients,
+                                      const float* log_sums, void* weights, void* score_gradients,
+                                      cudaStream_t stream);
 
 // ---- frames.cu
 

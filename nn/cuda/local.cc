@@ -1,6 +1,4 @@
 // Pooling, local response normalisation, dropout and embedding: the operations that launch their kernels.
-#include <cmath>
-
 #include "core/error.h"
 #include "nn/cuda/context.h"
 
@@ -74,14 +72,8 @@ class LrnOp final : public Op {
 
 class DropoutOp final : public Op {
  public:
-  DropoutOp(Context& context, const Binding& b, double probability) : context_(context), b_(b) {
-    shape_ = {.batch = b.batch,
-              .per_sample = b.elements() / b.batch,
-              .seed = b.random.seed,
-              .layer = b.random.layer,
-              .first = static_cast<std::uint32_t>(b.random.first),
-              .limit = static_cast<std::uint32_t>(std::floor(probability * 0x1p32)),
-              .scale = static_cast<float>(1 / (1 - probability))};
+  DropoutOp(Context& context, const Binding& b, double probability)
+      : context_(context), b_(b), draws_(b.random, probability) {
     if (!b.training) return;
     kept_ = context.array<std::uint8_t>(b.elements());
     gradients_ = terms_of(b.output_gradients);
@@ -89,20 +81,21 @@ class DropoutOp final : public Op {
   void forward(const Pass& pass) override {
     const void* x = b_.inputs[0].value;
     if (pass.training && b_.training)
-      check(launch_dropout(b_.type, shape_, context_.pass, x, b_.output, kept_, context_.handle()));
+      check(launch_dropout(b_.type, draws_, context_.pass, b_.batch, b_.elements() / b_.batch, x, b_.output,
+                           kept_, context_.handle()));
     else if (x != b_.output)
       copy_bytes(b_.output, x, static_cast<std::size_t>(b_.elements() * size_of(b_.type)), context_.stream);
   }
   void backward() override {
     if (b_.inputs[0].gradient)
-      check(launch_dropout_gradient(b_.type, gradients_, kept_, shape_.scale, b_.inputs[0].gradient,
+      check(launch_dropout_gradient(b_.type, gradients_, kept_, draws_.scale, b_.inputs[0].gradient,
                                     b_.elements(), context_.handle()));
   }
 
  private:
   Context& context_;
   Binding b_;
-  DropoutShape shape_;
+  DropoutDraws draws_;
   std::uint8_t* kept_ = nullptr;
   Terms gradients_;
 };

@@ -20,6 +20,8 @@ class AttentionLayer final : public Layer {
     v.field("heads", desc_.heads, "parts of the features that attend on their own",
             {.min = 1, .max = max_option});
     v.field("causal", desc_.causal, "a frame attends only to itself and to those before it");
+    v.field("dropout", desc_.dropout, "the probability that a weight becomes 0 in training",
+            {.min = 0, .max = 0.999});
   }
 
   Shape infer(std::span<const Shape> inputs) override {
@@ -45,6 +47,10 @@ class AttentionLayer final : public Layer {
     const auto flops = elements_of({4, frames_, pairs, features_}, std::numeric_limits<std::int64_t>::max());
     if (!flops) throw LayerError("the sequence is too long");
     flops_ = *flops;
+    // Draws are numbered by 32 bits (nn/dropout.h).
+    if (desc_.dropout > 0 && !elements_of({desc_.heads, frames_, (frames_ + 3) / 4}, std::int64_t{1} << 32))
+      throw LayerError(fmt::format("{} heads over {} frames have too many weights for dropout: at most 2^34",
+                                   desc_.heads, frames_));
     return {frames_, features_};
   }
   std::int64_t flops() const override { return flops_; }

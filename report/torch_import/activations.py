@@ -18,7 +18,6 @@ ALIKE = {  # modules, functions and methods of each kind of layer
     "hardswish": (nn.Hardswish, functional.hardswish),
     "silu": (nn.SiLU, functional.silu),
 }
-MOST_DROPPED = 0.999
 
 
 def elementwise(to, node, kind, x, **keys):
@@ -42,10 +41,11 @@ def gelu(to, node, x, approximate="none"):
 def dropout(to, node, x, p=0.5, training=True, inplace=False):
     if p == 0 or not training or to.is_evaluating(node):
         return nothing(to, node, x)
+    p = attention.probability(p)
     if isinstance(x, Probabilities):
-        attention.no_dropout(p)
-    must(p <= MOST_DROPPED, f"p={p}; lpsgd drops at most {MOST_DROPPED}")
-    return to.emit(node, "dropout", [tensor(x)], **unlike({"probability": 0.5}, probability=float(p)))
+        must(x.dropped == 0, "a second dropout of attention's probabilities; lpsgd's attention has one")
+        return Probabilities(x.scores, p)
+    return to.emit(node, "dropout", [tensor(x)], **unlike({"probability": 0.5}, probability=p))
 
 
 def stochastic_depth(to, node, x, p, mode, training=True):

@@ -9,21 +9,20 @@ from . import views
 from .network import Misread, Output, Unfit
 from .views import BATCH, Constant, Probabilities, Scores, View, must, own_numbers
 
-DROPOUT = (
-    "no layer of lpsgd drops attention's probabilities; "
-    "0 can be imported, often by --with dropout=0 or attention_dropout=0"
-)
 MASK = "a mask that is not causal; in lpsgd a frame attends to all frames, or to itself and those before it"
 NEVER = -1e4  # what is added to such a score leaves no probability
 TO_ROOT = 1e-5
+MOST_DROPPED = 0.999
 
 
-def no_dropout(probability):
-    must(probability == 0, f"dropout={probability}; {DROPOUT}")
+def probability(p):
+    """Of dropout, as lpsgd takes it. Raises Unfit."""
+    must(p <= MOST_DROPPED, f"p={p}; lpsgd drops at most {MOST_DROPPED}")
+    return float(p)
 
 
-def keys_of(causal):
-    return {"causal": True} if causal else {}
+def keys_of(causal, dropped):
+    return {**({"causal": True} if causal else {}), **({"dropout": probability(dropped)} if dropped else {})}
 
 
 def is_causal(to, mask, frames, allowed):
@@ -51,19 +50,18 @@ def is_causal(to, mask, frames, allowed):
 def scaled_dot_product(
     to, node, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    no_dropout(dropout_p)
     query, key, value = (views.of(one) for one in (query, key, value))
     must(attn_mask is None or not is_causal, "attn_mask and is_causal, both")
     factor = query.numbers.shape[-1] ** -0.5 if scale is None else scale
     scores = Scores(query, key, factor, bool(is_causal))
     if attn_mask is not None:
         scores = masked(to, scores, attn_mask, allowed=True)
-    return _attention(to, node, scores, value)
+    return _attention(to, node, Probabilities(scores, dropout_p), value)
 
 
 def multiply_matrices(to, node, x, y):
     if isinstance(x, Probabilities):
-        return _attention(to, node, x.scores, views.of(y))
+        return _attention(to, node, x, views.of(y))
     x, y = views.of(x), views.of(y)
     keys = View(y.source, y.numbers.transpose(-2, -1), y.moves)
     try:
@@ -152,7 +150,8 @@ def heads_of(view):
     )
 
 
-def _attention(to, node, scores, values):
+def _attention(to, node, probabilities, values):
+    scores = probabilities.scores
     parts = [scores.queries, scores.keys, values]
     heads = [heads_of(part) for part in parts]
     first = heads[0]
@@ -161,7 +160,7 @@ def _attention(to, node, scores, values):
     sources = _scaled_by_root(to, scores.factor, first.width, [one.source for one in heads])
     features = first.heads * first.width
     inputs = _inputs(heads, sources, features)
-    keys = {"heads": first.heads, **keys_of(scores.causal)}
+    keys = {"heads": first.heads, **keys_of(scores.causal, probabilities.dropped)}
     out = to.emit(node, "attention", inputs, shape=(first.source.shape[0], features), **keys)
     numbers = own_numbers(out).unflatten(-1, (first.heads, -1)).transpose(1, 2)
     numbers = numbers if scores.queries.numbers.dim() == 4 else numbers.flatten(0, 1)

@@ -37,14 +37,15 @@ def _layer_norm(inputs, own, training, eps=1e-5):
     return x.permute(0, 3, 1, 2) if inputs[0].dim() == 4 else x
 
 
-def _attention(inputs, own, training, heads, causal=False):
+def _attention(inputs, own, training, heads, causal=False, dropout=0.0):
     parts = inputs if len(inputs) == 3 else inputs[0].chunk(3, dim=-1)
     width = parts[0].shape[-1] // heads
     queries, keys, values = (part.unflatten(-1, (heads, width)).transpose(1, 2) for part in parts)
     scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    return (scores.softmax(dim=-1) @ values).transpose(1, 2).flatten(2)
+    weights = functional.dropout(scores.softmax(dim=-1), dropout, training)
+    return (weights @ values).transpose(1, 2).flatten(2)
 
 
 def _class_token(inputs, own, training):

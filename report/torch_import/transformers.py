@@ -33,11 +33,10 @@ def multi_head(
     has_neither = module.bias_k is None and not module.add_zero_attn
     must(has_neither, "add_bias_kv or add_zero_attn; lpsgd's attention has neither")
     must(key_padding_mask is None, "key_padding_mask; lpsgd knows the lengths of sequences")
-    if not to.is_evaluating(node):
-        attention.no_dropout(module.dropout)
+    dropped = 0 if to.is_evaluating(node) else module.dropout
     causal = attention.is_causal(to, attn_mask, x.shape[0], allowed=False)
     must(causal or not is_causal, "is_causal=True without a causal mask")
-    keys = {"heads": module.num_heads, **attention.keys_of(causal)}
+    keys = {"heads": module.num_heads, **attention.keys_of(causal, dropped)}
     out = to.emit(node, "attention", [_in_projection(to, node, x, module)], shape=x.shape, **keys)
     out = to.call(node, "out_proj", module.out_proj, out, shape=x.shape)
     return (out, "the probabilities of attention")

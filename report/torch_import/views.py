@@ -61,6 +61,7 @@ class Probabilities:
     """The softmax of Scores."""
 
     scores: Scores
+    dropped: float = 0.0  # the probability that one becomes 0 in training
 
 
 BETWEEN = (View, Scores, Probabilities)  # what a call gives that is a part of a layer

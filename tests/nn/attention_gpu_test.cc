@@ -58,7 +58,7 @@ class AttentionGpu : public GpuTest {
     return out;
   }
   template <class T>
-  void check_kernels(std::int64_t frames, bool causal);
+  void check_kernels(std::int64_t frames, bool causal, double dropout = 0);
   template <class T>
   void check_copies(std::int64_t width, std::int64_t beside);
 
@@ -76,9 +76,9 @@ class AttentionGpu : public GpuTest {
 // Two samples of one head. In float32 the weights are written over the scores, and their gradients over those
 // of the weights, as the operation has it. Scores that do not count are so large that no other would.
 template <class T>
-void AttentionGpu::check_kernels(std::int64_t frames, bool causal) {
-  SCOPED_TRACE(
-      fmt::format("{} frames{}, {} bytes", frames, causal ? ", causal" : "", static_cast<int>(sizeof(T))));
+void AttentionGpu::check_kernels(std::int64_t frames, bool causal, double dropout) {
+  SCOPED_TRACE(fmt::format("{} frames{}, {} bytes, dropout {}", frames, causal ? ", causal" : "",
+                           static_cast<int>(sizeof(T)), dropout));
   const ScopedDevice scope(device);
   const std::int64_t padded = (frames + 7) / 8 * 8, all = 2 * padded * padded;
   const cuda::AttentionShape shape{.batch = 2,
@@ -107,11 +107,14 @@ void AttentionGpu::check_kernels(std::int64_t frames, bool causal) {
   void* weights = in_place ? static_cast<void*>(scores_there.data()) : low_weights.data();
   void* score_gradients = in_place ? static_cast<void*>(gradients_there.data()) : low_gradients.data();
   const cuda::HeadRange range{0, 2};
-  check(cuda::launch_attention_weights(type_of(T{}), shape, range, lengths_there.data(), scores_there.data(),
-                                       weights, log_sums.data(), handle()));
+  const DeviceBuffer<cuda::PassState> pass = holding<cuda::PassState>({{.step = 11, .first = 2}});
+  cuda::WeightDropout drop;
+  if (dropout > 0) drop = {DropoutDraws({.seed = 7, .layer = 4, .first = 5}, dropout), pass.data()};
+  check(cuda::launch_attention_weights(type_of(T{}), shape, range, drop, lengths_there.data(),
+                                       scores_there.data(), weights, log_sums.data(), handle()));
   const std::vector<float> first = widened(static_cast<const T*>(weights), size(all));
   void* weights_again = in_place ? static_cast<void*>(again.data()) : low_weights.data();
-  check(cuda::launch_attention_gradient(type_of(T{}), shape, range, lengths_there.data(), again.data(),
+  check(cuda::launch_attention_gradient(type_of(T{}), shape, range, drop, lengths_there.data(), again.data(),
                                         gradients_there.data(), log_sums.data(), weights_again,
                                         score_gradients, handle()));
   const std::vector<float> second = widened(static_cast<const T*>(weights_again), size(all));
@@ -123,26 +126,34 @@ void AttentionGpu::check_kernels(std::int64_t frames, bool causal) {
     const double off = std::abs(static_cast<double>(value) - expected) / allowed;
     if (!(off <= at)) at = off;  // a NaN is the worst
   };
-  std::vector<double> p(size(padded));
+  std::vector<double> p(size(padded)), factor(size(padded), 1);
   for (std::int64_t row = 0; row < 2 * padded; ++row) {
     const std::int64_t keys = keys_of(row);
     const float *s = scores.data() + row * padded, *g = gradients.data() + row * padded;
+    for (std::int64_t k = 0; dropout > 0 && k < keys; ++k) {
+      const std::int64_t t = row % padded, block = t * ((frames + 3) / 4) + k / 4;
+      const Philox4x32 draw = philox4x32(static_cast<std::uint32_t>(block),
+                                         static_cast<std::uint32_t>(7 + row / padded), 11, 4, 7, 5);
+      factor[size(k)] = draw.x[k % 4] >= dropout * 0x1p32 ? 1 / (1 - dropout) : 0;
+    }
     double sum = 0, products = 0, largest = 0;
     for (std::int64_t k = 0; k < keys; ++k) sum += p[size(k)] = std::exp(scale * static_cast<double>(s[k]));
     for (std::int64_t k = 0; k < keys; ++k) {
       p[size(k)] /= sum;
-      products += p[size(k)] * static_cast<double>(g[k]);
+      products += p[size(k)] * factor[size(k)] * static_cast<double>(g[k]);
     }
-    largest = 1 + std::abs(products);
+    largest = 1 / (1 - dropout) + std::abs(products);
     for (std::int64_t k = 0; k < padded; ++k) {
       const std::size_t i = size(row * padded + k);
       if (k >= keys) {
         wrong_zeros += first[i] != 0 || second[i] != 0 || got[i] != 0;
         continue;
       }
-      note(worst, first[i], p[size(k)], p[size(k)] * (bound + stored));
-      note(worst, second[i], p[size(k)], p[size(k)] * (bound + stored));
-      const double expected = scale * p[size(k)] * (static_cast<double>(g[k]) - products);
+      const double weight = p[size(k)] * factor[size(k)];
+      wrong_zeros += weight == 0 && (first[i] != 0 || second[i] != 0);
+      note(worst, first[i], weight, p[size(k)] * (bound + stored) * factor[size(k)] + 1e-30);
+      note(worst, second[i], weight, p[size(k)] * (bound + stored) * factor[size(k)] + 1e-30);
+      const double expected = scale * p[size(k)] * (factor[size(k)] * static_cast<double>(g[k]) - products);
       note(worst_gradient, got[i], expected,
            scale * p[size(k)] * largest * 2 * bound + std::abs(expected) * stored);
     }
@@ -157,6 +168,8 @@ TEST_F(AttentionGpu, WeightsAndGradientsAreTheirDefinition) {
     for (const bool causal : {false, true}) {
       check_kernels<float>(frames, causal);
       if (!unsupported(Compute::bf16, device)) check_kernels<Bf16>(frames, causal);
+      check_kernels<float>(frames, causal, 0.25);
+      if (!unsupported(Compute::bf16, device)) check_kernels<Bf16>(frames, causal, 0.25);
     }
 }
 

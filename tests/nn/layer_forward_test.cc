@@ -1,5 +1,6 @@
 // Forward of every layer against a slow reference written from its definition. Most networks here are one
 // layer and a flatten, so that the logits are the layer's output.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "core/philox.h"
 #include "tests/nn/layer_fixture.h"
 
 namespace lpsgd {
@@ -248,42 +250,68 @@ TEST(Forward, LayerNorm) {
   }
 }
 
-/// Attention by its definition, in double, of inputs in [0, 1).
-TEST(Forward, Attention) {
-  constexpr std::int64_t frames = 9, heads = 3, width = 5, features = heads * width, batch = 2;
-  for (const bool causal : {false, true}) {
-    for (const std::vector<std::int32_t>& lengths : {std::vector<std::int32_t>{}, {9, 4}, {0, 7}}) {
-      LayerFixture f("input: [9, 45]\nclasses: 15\nlayers: [{attention: a, heads: 3, causal: " +
-                         std::string(causal ? "true" : "false") + "}]",
-                     batch);
-      f.lengths = lengths;
-      for (float& x : f.inputs) x *= 4;
-      f.loss();
-      for (std::int64_t n = 0; n < batch; ++n) {
-        const std::int64_t length = lengths.empty() ? frames : lengths[static_cast<std::size_t>(n)];
-        const auto in = [&](std::int64_t t, std::int64_t part, std::int64_t c) {
-          return static_cast<double>(
-              f.inputs[static_cast<std::size_t>((n * frames + t) * 3 * features + part * features + c)]);
-        };
-        for (std::int64_t t = 0; t < frames; ++t)
-          for (std::int64_t c = 0; c < features; ++c) {
-            double sum = 0, weighted = 0;
-            const std::int64_t first = c / width * width, end = causal ? std::min(t + 1, length) : length;
-            for (std::int64_t j = 0; j < end && t < length; ++j) {
-              double score = 0;
-              for (std::int64_t i = first; i < first + width; ++i) score += in(t, 0, i) * in(j, 1, i);
-              const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
-              sum += weight;
-              weighted += weight * in(j, 2, c);
-            }
-            ASSERT_NEAR(static_cast<double>(
-                            f.network.logits()[static_cast<std::size_t>((n * frames + t) * features + c)]),
-                        sum > 0 ? weighted / sum : 0, 2e-5)
-                << "sample " << n << " frame " << t << " feature " << c;
-          }
+/// Attention by its definition, in double, of inputs in [0, 4), in training at step 0. Weight j of row t of
+/// head h is dropped by word j mod 4 of Philox block (h frames + t) ceil(frames / 4) + j / 4.
+void check_attention(bool causal, double dropout, const std::vector<std::int32_t>& lengths) {
+  constexpr std::int64_t frames = 9, heads = 3, width = 5, features = heads * width, batch = 2, first = 6;
+  const NetworkSpec spec(config::parse_text(
+      fmt::format("name: t\ninput: [9, 45]\nclasses: 15\nlayers: [{{attention: a, heads: 3, causal: "
+                  "{}, dropout: {}}}]",
+                  causal, dropout),
+      "test"));
+  Network network(spec, {.batch = batch, .first = first, .seed = 21});
+  PhiloxSequence random(5, RandomUse::dataset, 0);
+  std::vector<float> inputs(static_cast<std::size_t>(batch * frames * 3 * features));
+  for (float& x : inputs) x = 4 * random.uniform();
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(batch * frames), -1);
+  network.forward_train({.inputs = inputs, .labels = labels, .lengths = lengths}, 17);
+  for (std::int64_t n = 0; n < batch; ++n) {
+    const std::int64_t length = lengths.empty() ? frames : lengths[static_cast<std::size_t>(n)];
+    const auto in = [&](std::int64_t t, std::int64_t part, std::int64_t c) {
+      return static_cast<double>(
+          inputs[static_cast<std::size_t>((n * frames + t) * 3 * features + part * features + c)]);
+    };
+    const auto factor = [&](std::int64_t head, std::int64_t t, std::int64_t j) {
+      const std::int64_t block = (head * frames + t) * ((frames + 3) / 4) + j / 4;
+      const Philox4x32 draw =
+          philox4x32(static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(first + n), 17, 1, 21,
+                     static_cast<std::uint32_t>(RandomUse::dropout));
+      return draw.x[j % 4] >= dropout * 0x1p32 ? 1 / (1 - dropout) : 0.0;
+    };
+    for (std::int64_t t = 0; t < frames; ++t)
+      for (std::int64_t c = 0; c < features; ++c) {
+        double sum = 0, weighted = 0;
+        const std::int64_t head = c / width, end = causal ? std::min(t + 1, length) : length;
+        for (std::int64_t j = 0; j < end && t < length; ++j) {
+          double score = 0;
+          for (std::int64_t i = head * width; i < (head + 1) * width; ++i) score += in(t, 0, i) * in(j, 1, i);
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
+          sum += weight;
+          weighted += factor(head, t, j) * weight * in(j, 2, c);
+        }
+        ASSERT_NEAR(
+            static_cast<double>(network.logits()[static_cast<std::size_t>((n * frames + t) * features + c)]),
+            sum > 0 ? weighted / sum : 0, 2e-5 / (1 - dropout))
+            << "sample " << n << " frame " << t << " feature " << c;
       }
-    }
   }
+}
+
+TEST(Forward, Attention) {
+  for (const bool causal : {false, true})
+    for (const std::vector<std::int32_t>& lengths : {std::vector<std::int32_t>{}, {9, 4}, {0, 7}})
+      for (const double dropout : {0.0, 0.4}) {
+        SCOPED_TRACE(fmt::format("causal {}, dropout {}", causal, dropout));
+        check_attention(causal, dropout, lengths);
+      }
+}
+
+/// In evaluation nothing is dropped.
+TEST(Forward, AttentionOfAnEvaluationIsThatWithoutDropout) {
+  const std::string network = "input: [9, 45]\nclasses: 15\nlayers: [{attention: a, heads: 3, dropout: ";
+  LayerFixture with(network + "0.5}]", 2), without(network + "0}]", 2);
+  for (LayerFixture* f : {&with, &without}) f->network.forward_eval({f->inputs, f->labels}, 2);
+  EXPECT_TRUE(std::ranges::equal(with.network.logits(), without.network.logits()));
 }
 
 TEST(Forward, Frames) {

@@ -218,7 +218,8 @@ TEST(Gradients, Attention) {
                         attention + "  - {dense: fc, units: 3}\n",
                     3, 0.3, lengths);
   };
-  for (const std::string options : {"heads: 1", "heads: 3", "heads: 2, causal: true"}) {
+  for (const std::string options :
+       {"heads: 1", "heads: 3", "heads: 2, causal: true", "heads: 3, causal: true, dropout: 0.3"}) {
     check("  - {attention: a, input: [q, k, v], " + options + "}\n", 6, {});
     check("  - {concat: c, input: [q, k, v]}\n  - {attention: a, " + options + "}\n", 5, {2, 5, 0});
     check_gradients(

@@ -319,9 +319,9 @@ void add_recurrent(Cases& out) {
 
 void add_attention(Cases& out) {
   const auto attention = [&](std::int64_t batch, std::int64_t frames, std::int64_t heads, std::int64_t width,
-                             bool causal, bool joined,
-                             std::vector<std::int32_t> lengths = {}) -> OperationCase& {
-    OperationCase c = attention_case(batch, frames, {heads, causal}, width);
+                             bool causal, bool joined, std::vector<std::int32_t> lengths = {},
+                             double dropout = 0) -> OperationCase& {
+    OperationCase c = attention_case(batch, frames, {heads, causal, dropout}, width);
     if (!joined) {
       c.name += ", three inputs";
       c.inputs.assign(3, c.output);
@@ -341,6 +341,9 @@ void add_attention(Cases& out) {
   attention(2, 33, 2, 20, true, true);   // in bfloat16 not every head is aligned
   attention(1, 300, 2, 32, true, true);  // several blocks of queries
   attention(1, 300, 1, 64, false, true, {259});
+  attention(3, 13, 2, 8, false, true, {}, 0.3);
+  attention(4, 9, 3, 5, true, false, {3, 9, 0, 8}, 0.1);
+  attention(1, 300, 2, 16, true, true, {}, 0.5);
   attention(3, 6, 2, 8, false, true).training = false;
   attention(2, 6, 2, 8, false, false).input_gradients = false;
 
@@ -437,6 +440,7 @@ OperationCase attention_case(std::int64_t batch, std::int64_t frames, const Atte
   OperationCase c;
   c.name = fmt::format("attention {} x {} frames, {} heads of {}{}", batch, frames, desc.heads, width,
                        desc.causal ? ", causal" : "");
+  if (desc.dropout > 0) c.name += fmt::format(", {} of the weights dropped", desc.dropout);
   c.batch = batch;
   c.inputs = {{frames, 3 * desc.heads * width}};
   c.output = {frames, desc.heads * width};

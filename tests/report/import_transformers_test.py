@@ -78,7 +78,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf)
-    return scores.softmax(-1) @ value
+    return F.dropout(scores.softmax(-1), dropout_p) @ value
 
 
 torch.fx.wrap("scaled_dot_product_attention")
@@ -162,11 +162,11 @@ def make(**options):
 # After timm: queries, keys and values in one reshape, two tokens, dropout.
 TIMM = HEAD + """
 class Attention(nn.Module):
-    def __init__(self, features, heads, drop):
+    def __init__(self, features, heads, drop, attn_drop):
         super().__init__()
         self.num_heads, self.head_dim, self.scale = heads, features // heads, (features // heads) ** -0.5
         self.qkv, self.proj = nn.Linear(features, 3 * features), nn.Linear(features, features)
-        self.q_norm, self.k_norm, self.attn_drop, self.proj_drop = nn.Identity(), nn.Identity(), nn.Dropout(0), nn.Dropout(drop)
+        self.q_norm, self.k_norm, self.attn_drop, self.proj_drop = nn.Identity(), nn.Identity(), nn.Dropout(attn_drop), nn.Dropout(drop)
 
     def forward(self, x):
         B, N, C = x.shape
@@ -178,12 +178,12 @@ class Attention(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, drop=0.0):
+    def __init__(self, drop, attn_drop):
         super().__init__()
         self.patch_embed = nn.Conv2d(1, 12, 4, stride=4)
         self.cls_token, self.dist_token = nn.Parameter(torch.randn(1, 1, 12)), nn.Parameter(torch.randn(1, 1, 12))
         self.pos_embed = nn.Parameter(torch.randn(1, 8, 12))
-        self.norm1, self.attn, self.norm = nn.LayerNorm(12, eps=1e-6), Attention(12, 3, drop), nn.LayerNorm(12)
+        self.norm1, self.attn, self.norm = nn.LayerNorm(12, eps=1e-6), Attention(12, 3, drop, attn_drop), nn.LayerNorm(12)
         self.head, self.head_dist = nn.Linear(12, 5), nn.Linear(12, 5)
 
     def forward(self, x):
@@ -194,8 +194,8 @@ class Net(nn.Module):
         return (self.head(x[:, 0]) + self.head_dist(x[:, 1])) / 2
 
 
-def make(drop=0.0):
-    return settle(Net(drop))
+def make(drop=0.0, attn_drop=0.0):
+    return settle(Net(drop, attn_drop))
 """
 
 # Three layers in front of attention, as in BERT; a mask of numbers.
@@ -251,6 +251,9 @@ def make(**options):
 
 
 class Transformers(ComparedTest):
+    def text(self, out):
+        return (self.root / out / "network.yaml").read_text()
+
     def need_torchvision(self):
         try:
             import torchvision  # noqa: F401
@@ -277,10 +280,8 @@ class Transformers(ComparedTest):
         self.compare_images(VISION, (3, 32, 32))
         self.assertEqual(self.names["class_token"], "class_token.weight")
         self.imported(VISION, "--input", "3,32,32", "--with", "dropout=0.2", "--with", "representation_size=9", out="dropped")
-        (line,) = self.refused_lines(VISION, "--input", "3,32,32", "--with", "attention_dropout=0.1")
-        self.assertEqual(line, "encoder.layers.encoder_layer_0.self_attention, encoder.layers.encoder_layer_1.self_attention: "
-                         "dropout=0.1; no layer of lpsgd drops attention's probabilities; 0 can be imported, often by "
-                         "--with dropout=0 or attention_dropout=0")
+        self.imported(VISION, "--input", "3,32,32", "--with", "attention_dropout=0.1", out="attention")
+        self.assertEqual(self.text("attention").count(", heads: 4, dropout: 0.1}"), 2)
 
     def test_convnext_of_torchvision(self):
         self.need_torchvision()
@@ -313,16 +314,17 @@ class Transformers(ComparedTest):
                          ["lm_head: has a parameter of transformer.wte, but layers of lpsgd share none"])
         (line,) = self.refused_lines(GPT, *tokens, "bias=False")
         self.assertTrue(line.endswith(": without a weight or a bias; lpsgd's layer_norm trains both"), line)
-        for flash, name in ((True, "scaled_dot_product_attention in transformer.h.0.attn, "), (False, "transformer.h.0.attn.attn_dropout, ")):
-            (line,) = self.refused_lines(GPT, *tokens, "dropout=0.1", "--with", f"flash={flash}")
-            self.assertTrue(line.startswith(name), line)
-            self.assertIn(": dropout=0.1; no layer of lpsgd drops attention's probabilities", line)
+        for flash in (False, True):
+            self.imported(GPT, *tokens, "dropout=0.1", "--with", f"flash={flash}", out=f"dropped{flash}")
+            self.assertEqual(self.text(f"dropped{flash}").count(", causal: true, dropout: 0.1}"), 2)
 
     def test_one_reshape_and_two_tokens(self):
         self.imported(TIMM, "--input", "1,12,8")
         self.assertEqual(self.lines()[1:4], ["{to_sequence: to_sequence}", "{class_token: dist_token}", "{class_token: cls_token}"])
         self.compare_images(TIMM, (1, 12, 8))
         self.imported(TIMM, "--input", "1,12,8", "--with", "drop=0.3", out="dropped")
+        self.imported(TIMM, "--input", "1,12,8", "--with", "attn_drop=0.3", out="attention")
+        self.assertEqual(self.text("attention").count(", dropout: 0.3}"), 1)
 
     def test_three_layers_and_a_mask(self):
         said = self.imported(SEPARATE, "--input", "7,8")
@@ -345,14 +347,15 @@ class Transformers(ComparedTest):
         }
         for out, words in variants.items():
             self.imported(ENCODER, "--input", "7,8", *(part for word in words for part in ("--with", word)), out=out)
-            self.assertEqual((self.root / out / "network.yaml").read_text().count(", causal: true}"), 2)
-        text = (self.root / "numbers" / "network.yaml").read_text()
+            self.assertEqual(self.text(out).count(", causal: true}"), 2)
+        text = self.text("numbers")
         self.assertIn("{dropout: encoder.layers.1.dropout2, probability: 0.2}", text)
         self.assertIn("{gelu: encoder.layers.0.gelu}", text)
+        self.imported(ENCODER, "--input", "7,8", "--with", "dropout=0.1", out="dropped")
+        self.assertEqual(self.text("dropped").count(", heads: 2, dropout: 0.1}"), 2)
+        self.assertEqual(self.text("dropped").count(", probability: 0.1}"), 6)
         both = "encoder.layers.0.self_attn, encoder.layers.1.self_attn: "
         for word, expected in (
-            ("dropout=0.1", "dropout=0.1; no layer of lpsgd drops attention's probabilities; 0 can be imported, often by "
-             "--with dropout=0 or attention_dropout=0"),
             ("batch_first=False", "batch_first=False; here the samples come first"),
             ("mask=odd", "a mask that is not causal; in lpsgd a frame attends to all frames, or to itself and those before it"),
         ):
