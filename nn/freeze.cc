@@ -19,7 +19,7 @@ std::vector<std::string> names_in(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (!node.layer) continue;
     out.push_back(node.name);
-    for (const std::size_t t : node.tensors) out.push_back(graph.tensor(node, t).name);
+    for (const std::size_t t : node.own_tensors()) out.push_back(graph.tensor(node, t).name);
   }
   return out;
 }
@@ -30,7 +30,7 @@ std::vector<bool> named_layers(const Graph& graph, const NamePatterns& names) {
   for (const Node& node : graph.nodes) {
     out.push_back(node.layer && names.matches(node.name));
     if (out.back()) continue;
-    for (const std::size_t t : node.tensors)
+    for (const std::size_t t : node.own_tensors())
       if (names.matches(graph.tensor(node, t).name))
         throw ConfigError(fmt::format("'{}' is one tensor: layers are frozen as a whole, here '{}'",
                                       printable(graph.tensor(node, t).name), printable(node.name)));
@@ -61,14 +61,20 @@ void freeze(Graph& graph, const std::vector<std::string>& names) {
     throw ConfigError(*unused);
   const std::vector<bool> frozen = named_layers(graph, patterns);
   check_order(graph, frozen);
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+    if (frozen[n] && graph.nodes[n].lends)
+      throw ConfigError(fmt::format("'{}' cannot be frozen, because another layer has its weight, too",
+                                    printable(graph.nodes[n].name)));
 
   const std::vector<TensorInfo> tensors = std::exchange(graph.tensors, {});
   const std::vector<Init> inits = std::exchange(graph.inits, {});
   graph.parameters = graph.arena = 0;
+  std::vector<std::size_t> moved(tensors.size());  // new index of each tensor
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     Node& node = graph.nodes[n];
     node.frozen = frozen[n];
-    for (std::size_t& t : node.tensors) t = graph.add(node, tensors[t], inits[t]);
+    for (const std::size_t t : node.own_tensors()) moved[t] = graph.add(node, tensors[t], inits[t]);
+    for (std::size_t& t : node.tensors) t = moved[t];
   }
   if (graph.tensors.empty()) throw ConfigError("no layer is left to train");
 }

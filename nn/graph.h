@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,13 @@ struct Node {
   Shape shape;                       // of the output for one sample
   bool frozen = false;               // computes as in evaluation, and none of its tensors is trained
   std::vector<std::size_t> tensors;  // indices into Graph::tensors, or of a frozen layer into Graph::frozen
+  bool borrows = false;              // tensors[0] is that of an earlier layer (Layer::weight_of)
+  bool lends = false;                // tensors[0] is also that of a later layer
   std::vector<std::size_t> buffers;  // indices into Graph::buffers
   std::vector<std::size_t> carried;  // indices into Graph::carried
+
+  /// Those that no earlier layer has.
+  std::span<const std::size_t> own_tensors() const { return std::span(tensors).subspan(borrows ? 1 : 0); }
 };
 
 /// A tensor that is not trained: it belongs to the model, or is carried from pass to pass.

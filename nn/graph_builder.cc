@@ -33,7 +33,8 @@ GraphBuilder::GraphBuilder(const std::string& name, const Shape& input, const co
 }
 
 std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::unique_ptr<Layer> layer,
-                              const std::vector<std::size_t>& inputs, const config::Origin& origin) {
+                              const std::vector<std::size_t>& inputs, std::optional<std::size_t> weight_of,
+                              const config::Origin& origin) {
   if (graph_.nodes.size() > max_layers)
     config::fail(origin, name, fmt::format("the network has more than {} layers", max_layers));
   const auto refuse = [&](const std::string& what) { config::fail(origin, layer_path(name), what); };
@@ -53,6 +54,12 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   }
   if (!elements_of(node.shape)) refuse(fmt::format("its output {} is too large", shape_text(node.shape)));
   for (const ParameterSpec& p : layer->parameters()) {
+    if (weight_of && node.tensors.empty()) {
+      if (const std::string why = cannot_lend(*weight_of, p); !why.empty()) refuse(why);
+      graph_.nodes[*weight_of].lends = node.borrows = true;
+      node.tensors.push_back(graph_.nodes[*weight_of].tensors[0]);
+      continue;
+    }
     const auto elements = elements_of(p.shape);
     if (!elements) refuse(fmt::format("its {} {} is too large", p.suffix, shape_text(p.shape)));
     node.tensors.push_back(graph_.add(node, {name + "." + p.suffix, p.kind, p.shape, *elements}, p.init));
@@ -69,6 +76,19 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   node.layer = std::move(layer);
   graph_.nodes.push_back(std::move(node));
   return graph_.nodes.size() - 1;
+}
+
+std::string GraphBuilder::cannot_lend(std::size_t from, const ParameterSpec& wanted) const {
+  const Node& owner = graph_.nodes[from];
+  const auto takes = [&](const std::string& what) {
+    return fmt::format("takes the weight of '{}', {}", owner.name, what);
+  };
+  if (!owner.layer || !owner.layer->can_share_weight() || owner.borrows)
+    return takes("but only an embedding's can be shared");
+  if (owner.lends) return takes("which another layer has taken already");
+  const Shape& shape = graph_.tensors[owner.tensors[0]].shape;
+  if (shape == wanted.shape) return "";
+  return takes(fmt::format("which is {}, but needs {}", shape_text(shape), shape_text(wanted.shape)));
 }
 
 std::size_t Graph::add(const Node& node, TensorInfo tensor, const Init& init) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,12 @@ class GraphBuilder {
   /// three dimensions or too many elements.
   GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin);
 
-  /// Adds a layer that reads `inputs` and returns its node. Throws ConfigError if the layer does not accept
-  /// its inputs, or a tensor or the network becomes too large.
+  /// Adds a layer that reads `inputs` and returns its node. `weight_of`: the node whose first tensor is also
+  /// this layer's first. Throws ConfigError if the layer does not accept its inputs or that tensor, or a
+  /// tensor or the network becomes too large.
   std::size_t add(const std::string& name, const char* kind, std::unique_ptr<Layer> layer,
-                  const std::vector<std::size_t>& inputs, const config::Origin& origin);
+                  const std::vector<std::size_t>& inputs, std::optional<std::size_t> weight_of,
+                  const config::Origin& origin);
 
   const Shape& shape(std::size_t node) const { return graph_.nodes[node].shape; }
 
@@ -30,6 +33,9 @@ class GraphBuilder {
   Graph finish(std::size_t last, std::int64_t classes, const config::Origin& layers_origin);
 
  private:
+  /// Why the node `from` cannot lend its first tensor to a layer that needs `wanted`; "" if it can.
+  std::string cannot_lend(std::size_t from, const ParameterSpec& wanted) const;
+
   Graph graph_;
 };
 

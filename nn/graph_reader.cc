@@ -169,9 +169,12 @@ class GraphReader {
       entry.input = label;
     }
     const std::vector<std::size_t> inputs = names_.resolve(entry.input, name, list, previous);
-    const std::size_t node = is_skipped(entry.condition, name)
-                                 ? inputs[0]
-                                 : graph_.add(name, kind.word, std::move(layer), inputs, map.origin);
+    std::size_t node = inputs[0];
+    if (!is_skipped(entry.condition, name)) {
+      std::optional<std::size_t> weight_of;
+      if (layer->weight_of() != "none") weight_of = names_.weight_of(*map.find("weight_of"), name, list);
+      node = graph_.add(name, kind.word, std::move(layer), inputs, weight_of, map.origin);
+    }
     names_.set(name, node);
     return node;
   }

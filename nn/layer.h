@@ -86,6 +86,12 @@ class Layer {
   /// Throws LayerError.
   virtual Shape infer(std::span<const Shape> inputs) = 0;
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
+  /// The layer whose first parameter is this one's first, too, by its name in the network file; "none": no
+  /// layer's (weight tying: Press and Wolf 2017, Inan and others 2017).
+  virtual std::string weight_of() const { return "none"; }
+  /// Whether backward adds to the gradient of the first parameter if ParameterView::adds, so that another
+  /// layer may have that parameter, too.
+  virtual bool can_share_weight() const { return false; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
   virtual std::vector<CarriedSpec> carried() const { return {}; }
   /// Of forward for one sample; a multiply-add counts as 2. Pooling, activations and layers that only move

@@ -60,7 +60,7 @@ void Network::Impl::make_parameters(const Graph& graph) {
   fill(all, [&](std::span<float> values) {
     std::uint32_t number = 0;  // frozen tensors counted, so that freezing does not change initial weights
     for (const Node& node : graph.nodes)
-      for (const std::size_t t : node.tensors) {
+      for (const std::size_t t : node.own_tensors()) {
         const TensorInfo& tensor = graph.tensor(node, t);
         const std::int64_t offset = tensor.offset + (node.frozen ? graph.arena : 0);
         initialize(
@@ -111,6 +111,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
     b.parameters.push_back({&tensor, (node.frozen ? frozen_parameters : parameters).data() + tensor.offset,
                             has_gradient ? gradients.data() + tensor.offset : nullptr});
   }
+  if (node.lends) b.parameters[0].adds = true;
   for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
   for (const std::size_t i : node.carried) {
     b.carried.push_back(carried.running[i].values.data());
@@ -189,7 +190,8 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
   step.has_backward = planned.has_backward;
   step.recomputed = planned.recomputed;
-  if (!node.frozen) step.tensors = node.tensors;
+  // A shared tensor's gradient is final behind its owner, which comes later in backward.
+  if (!node.frozen) step.tensors.assign(node.own_tensors().begin(), node.own_tensors().end());
   if (accumulation) step.mean = accumulation->mean_of(tensors, step.tensors);
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;

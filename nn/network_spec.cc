@@ -19,7 +19,7 @@ void NetworkSpec::list_layers() {
   for (const Node& node : graph_->nodes) {
     if (!node.layer) continue;
     LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops(), node.frozen};
-    for (const std::size_t t : node.tensors) info.parameters += graph_->tensor(node, t).elements;
+    for (const std::size_t t : node.own_tensors()) info.parameters += graph_->tensor(node, t).elements;
     layers_.push_back(std::move(info));
   }
 }

@@ -34,9 +34,15 @@ class NodeNames {
   /// `previous`. Throws ConfigError if there is no such layer above this one.
   std::vector<std::size_t> resolve(const config::Value& input, const std::string& layer,
                                    const LayerList& list, std::size_t previous) const;
+  /// The node that a layer's `weight_of` names, likewise.
+  std::size_t weight_of(const config::Value& owner, const std::string& layer, const LayerList& list) const {
+    return find(owner, layer, layer + ".weight_of", list);
+  }
 
  private:
-  std::size_t find(const config::Value& input, const std::string& layer, const LayerList& list) const;
+  /// `path` is the key that has the name.
+  std::size_t find(const config::Value& name, const std::string& layer, const std::string& path,
+                   const LayerList& list) const;
 
   std::map<std::string, std::size_t> nodes_;  // by full name
   std::map<std::string, int> counts_;         // of the names that numbered() has made

@@ -48,7 +48,8 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual void forward(const Pass& pass) = 0;
-  /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters.
+  /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters, but for
+  /// ParameterView::adds.
   virtual void backward() = 0;
   /// Writes the output of the last forward in training once more, with the same bits. For layers that
   /// can_recompute(); called at most once before each backward.
@@ -62,6 +63,7 @@ struct ParameterView {
   const TensorInfo* info = nullptr;
   const float* value = nullptr;
   float* gradient = nullptr;
+  bool adds = false;  // backward adds to the gradient: it holds that of a layer with the same parameter
 };
 
 /// An input of an operation and its gradient: (batch, shape...) in NHWC, both of `type`. `gradient` is null

@@ -369,7 +369,7 @@ class Planner {
       return;
     }
     step.has_backward = true;
-    for (const std::size_t t : graph_.nodes[step.node].tensors) plan_.announce_order.push_back(t);
+    for (const std::size_t t : graph_.nodes[step.node].own_tensors()) plan_.announce_order.push_back(t);
     step.output_gradients = sources;
     for (const std::size_t g : sources) finish(g);
 

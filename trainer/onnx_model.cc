@@ -64,7 +64,7 @@ class OnnxWriter final : public OperatorWriter {
 
   Value tensor(const char* suffix) override {
     const Tensor found = find(suffix);
-    store(found.name, found.shape, found.values);
+    if (stored_.insert(found.name).second) store(found.name, found.shape, found.values);
     return found.name;
   }
 
@@ -134,14 +134,14 @@ class OnnxWriter final : public OperatorWriter {
     const std::string name = node().name + "." + suffix;
     for (const std::size_t t : node().tensors) {
       const TensorInfo& tensor = graph_.tensors[t];
-      if (tensor.name != name) continue;
+      if (!tensor.name.ends_with(fmt::format(".{}", suffix))) continue;
       if (tensor.kind != TensorKind::conv)  // only convolutions have another order in memory
-        return {name, tensor.shape,
+        return {tensor.name, tensor.shape,
                 parameters_.subspan(static_cast<std::size_t>(tensor.offset),
                                     static_cast<std::size_t>(tensor.elements))};
       std::vector<float>& ordered = ordered_.emplace_back(static_cast<std::size_t>(tensor.elements));
       to_pytorch_order(tensor, parameters_.data() + tensor.offset, ordered.data());
-      return {name, tensor.shape, ordered};
+      return {tensor.name, tensor.shape, ordered};
     }
     for (const std::size_t b : node().buffers)
       if (graph_.buffers[b].name == name) return {name, graph_.buffers[b].shape, buffers_.at(b).values};
@@ -251,7 +251,7 @@ class OnnxWriter final : public OperatorWriter {
   std::size_t node_ = 0;
   std::vector<Value> outputs_;              // of the nodes
   std::deque<std::vector<float>> ordered_;  // of this node's tensors, in PyTorch's order
-  std::set<std::string> names_;
+  std::set<std::string> names_, stored_;    // of values; of tensors that are initializers
   struct State {
     Value value;
     std::string name;

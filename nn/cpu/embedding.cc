@@ -31,9 +31,10 @@ class EmbeddingOp final : public Op {
 
   void backward() override {
     float* dw = b_.parameters[0].gradient;
-    context_.parallel(vocabulary_ * width_, [&](int, std::int64_t first, std::int64_t last) {
-      std::fill(dw + first, dw + last, 0.0f);
-    });
+    if (!b_.parameters[0].adds)
+      context_.parallel(vocabulary_ * width_, [&](int, std::int64_t first, std::int64_t last) {
+        std::fill(dw + first, dw + last, 0.0f);
+      });
     context_.parallel(width_, [&](int, std::int64_t first, std::int64_t last) {
       for (std::size_t i = 0; i < tokens_.size(); ++i) {
         const T* g = as<T>(b_.output_gradients[0]) + static_cast<std::int64_t>(i) * width_;

@@ -115,7 +115,8 @@ class EmbeddingOp final : public Op {
   }
   void backward() override {
     float* gradient = b_.parameters[0].gradient;
-    zero_bytes(gradient, static_cast<std::size_t>(vocabulary() * width_) * sizeof(float), context_.stream);
+    if (!b_.parameters[0].adds)
+      zero_bytes(gradient, static_cast<std::size_t>(vocabulary() * width_) * sizeof(float), context_.stream);
     check(launch_embedding_gradient(b_.type, b_.output_gradients[0], tokens_, gradient, count_, width_,
                                     context_.handle()));
   }

@@ -16,6 +16,8 @@ class DenseLayer final : public Layer {
     v.required();
     v.field("units", units_, "output features", {.min = 1, .max = 1 << 24});
     v.field("bias", bias_, "add a trained bias to each output");
+    v.field("weight_of", weight_of_,
+            "an embedding whose table is also this layer's weight; none: it has its own");
     init_.fields(v);
   }
 
@@ -38,6 +40,8 @@ class DenseLayer final : public Layer {
     return out;
   }
 
+  std::string weight_of() const override { return weight_of_; }
+
   std::int64_t flops() const override { return frames_ * (2 * units_ * features_ + (bias_ ? units_ : 0)); }
 
   bool can_fuse(Epilogue epilogue) const override { return !epilogue.residual; }
@@ -58,6 +62,7 @@ class DenseLayer final : public Layer {
 
  private:
   InitOptions init_;
+  std::string weight_of_ = "none";
   std::int64_t units_ = 1, features_ = 0, frames_ = 1;
   bool bias_ = true;
 };

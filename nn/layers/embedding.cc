@@ -30,6 +30,7 @@ class EmbeddingLayer final : public Layer {
     const Init init = range_ > 0 ? Init{Init::Kind::uniform, range_} : Init{Init::Kind::normal, deviation_};
     return {{"weight", TensorKind::embedding, {vocabulary_, dimension_}, init}};
   }
+  bool can_share_weight() const override { return true; }
   bool reads_tokens() const override { return true; }
   bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {

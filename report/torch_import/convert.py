@@ -83,11 +83,15 @@ class Converter:
         """A layer of this name. `tensors`: Parameters by their names there. `shapes`: of those that have
         other ones there."""
         if layer in self._taken:
-            raise Unfit("is called twice, but a layer of lpsgd is computed once, and shares no parameters")
-        for one in tensors.values():
-            owner = self._owners.setdefault(id(one.tensor), layer)
-            if owner != layer:
-                raise Unfit(f"has a parameter of {owner}, but layers of lpsgd share none")
+            raise Unfit("is called twice, but a layer of lpsgd is computed once")
+        owners = {suffix: self._owners.setdefault(id(one.tensor), layer) for suffix, one in tensors.items()}
+        for suffix, owner in owners.items():
+            if owner == layer:
+                continue
+            if not self.network.can_share(kind, suffix, owner):
+                raise Unfit(f"has a parameter of {owner}; of lpsgd's layers one dense layer can share an embedding's")
+            keys["weight_of"] = owner
+        tensors = {suffix: one for suffix, one in tensors.items() if owners[suffix] == layer}
         self._taken.add(_checked(layer))
         output = self._add(kind, inputs, layer, self.shape(node) if shape is None else shape, keys)
         for suffix, one in tensors.items():

@@ -45,6 +45,12 @@ class Network:
     notes: list = field(default_factory=list)  # what the user is told
     ending: object = None  # what the module does to the last layer's output: a softmax, or nothing
 
+    def can_share(self, kind, suffix, owner):
+        """Whether a layer of this kind may take this parameter from the layer `owner`."""
+        is_embedding = any(one.kind == "embedding" and one.name == owner for one in self.layers)
+        is_free = not any(one.keys.get("weight_of") == owner for one in self.layers)
+        return kind == "dense" and suffix == "weight" and is_embedding and is_free
+
     def unscaled(self, output):
         """What layers that multiply by a constant make `output` of, and their factor."""
         scales = {layer.output: layer for layer in self.layers if layer.kind == "scale"}

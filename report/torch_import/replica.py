@@ -13,7 +13,10 @@ def run(network, parameters, x, training):
         inputs = [found[one.layer] for one in layer.inputs]
         parts = {name: name.rpartition(".") for name in parameters}
         own = {last: parameters[name] for name, (path, _, last) in parts.items() if path == layer.name}
-        found[layer.name] = LAYERS[layer.kind](inputs, own, training, **layer.keys)
+        keys = dict(layer.keys)
+        if owner := keys.pop("weight_of", None):
+            own["weight"] = parameters[f"{owner}.weight"]
+        found[layer.name] = LAYERS[layer.kind](inputs, own, training, **keys)
     scores = found[network.layers[-1].name]
     return network.ending(scores, dim=-1) if network.ending else scores
 

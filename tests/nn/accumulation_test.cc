@@ -162,6 +162,34 @@ TEST(Accumulation, SequencesContinueWithTheirOwnState) {
   }
 }
 
+// A gradient that two layers add to, against that of one pass.
+TEST(Accumulation, SharedWeights) {
+  LayerFixture f(
+      "input: [5]\nclasses: 9\nlayers: [{embedding: e, vocabulary: 9, dimension: 6}, {dense: h, units: 6}, "
+      "{dense: fc, units: 9, weight_of: e}]",
+      6);
+  for (std::size_t i = 0; i < f.inputs.size(); ++i) f.inputs[i] = static_cast<float>(i * i % 7);
+  Network network(f.spec, {.batch = 2, .micro_batches = 3});
+  std::ranges::copy(f.network.parameters(), network.parameters().begin());
+  for (std::int64_t step = 0; step < 2; ++step) {
+    f.loss();
+    f.network.backward({});
+    std::vector<std::size_t> announced;
+    for (std::size_t m = 0; m < 3; ++m) {
+      network.forward_train({.inputs = std::span(f.inputs).subspan(10 * m, 10),
+                             .labels = std::span(f.labels).subspan(10 * m, 10),
+                             .micro_batch = static_cast<std::int64_t>(m)},
+                            step);
+      network.backward([&](std::size_t t) { announced.push_back(t); });
+    }
+    // fc.bias, h.weight, h.bias, and only then the weight that fc shares.
+    EXPECT_EQ(announced, (std::vector<std::size_t>{3, 1, 2, 0}));
+    EXPECT_EQ(announced, network.announce_order());
+    for (std::size_t i = 0; i < network.gradients().size(); ++i)
+      ASSERT_NEAR(network.gradients()[i], f.network.gradients()[i], 1e-6) << step << ", " << i;
+  }
+}
+
 TEST(Accumulation, MicroBatchesComeInOrder) {
   const NetworkSpec spec = frozen_spec(images, {});
   const Data data(spec);

@@ -194,9 +194,9 @@ TEST(Freeze, SpecsCountWhatIsTrained) {
 }
 
 TEST(Freeze, WhatCannotBeFrozenIsNamed) {
-  const auto error_of = [](const Names& frozen) -> std::string {
+  const auto error_of = [](const Names& frozen, const std::string& text = frozen_network) -> std::string {
     try {
-      frozen_spec(frozen_network, frozen);
+      frozen_spec(text, frozen);
     } catch (const ConfigError& e) {
       return e.what();
     }
@@ -208,6 +208,10 @@ TEST(Freeze, WhatCannotBeFrozenIsNamed) {
   EXPECT_EQ(error_of({"f"}), "'f' cannot be frozen, because 'b3' in front of it is trained");
   EXPECT_EQ(error_of({"*"}), "no layer is left to train");
   EXPECT_EQ(error_of({"d1"}), "'d1' cannot be frozen, because 'b1' in front of it is trained");
+  const std::string shared =
+      "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
+      "  - {dense: d, units: 5}\n  - {dense: f, units: 6, weight_of: e}\n";
+  EXPECT_EQ(error_of({"e"}, shared), "'e' cannot be frozen, because another layer has its weight, too");
 }
 
 }  // namespace

@@ -378,6 +378,26 @@ TEST_F(NetworkGpu, AVisionTransformerTrainsAsOnTheCpu) {
   EXPECT_EQ(gpu.network.captured(), 2u);
 }
 
+// An embedding's backward adds to the gradient that the last layer's has written.
+TEST_F(NetworkGpu, ASharedWeightTrainsAsOnTheCpu) {
+  const std::string words =
+      "input: [6]\nclasses: 11\nlayers: [{embedding: e, vocabulary: 11, dimension: 8}, {dense: h, units: 8}, "
+      "tanh, {dense: fc, units: 11, weight_of: e}]";
+  Trained cpu(words, {.batch = 3, .micro_batches = 2}),
+      gpu(words, {.batch = 3, .micro_batches = 2, .device = device});
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    for (Trained* t : {&cpu, &gpu}) {
+      t->labels.assign(36, s % 4);
+      for (std::size_t i = 0; i < t->inputs.size(); ++i)
+        t->inputs[i] = static_cast<float>((i * i + static_cast<std::size_t>(s)) % 11);
+      t->step(s, true);
+    }
+    expect_near(gpu, cpu);
+    EXPECT_EQ(gpu.announced, cpu.announced);
+  }
+}
+
 // The state that each micro-batch carries is its own.
 TEST_F(NetworkGpu, MicroBatchesOfSequencesContinue) {
   const std::string sequences =

@@ -231,6 +231,35 @@ TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
               "lengths of their own");
 }
 
+TEST(NetworkSpec, SharedWeights) {
+  const auto text = [](const std::string& layers) {
+    return "input: [6]\nclasses: 9\nlayers: [{embedding: e, vocabulary: 9, dimension: 4}, " + layers + "]\n";
+  };
+  const auto spec = [&](const std::string& last) {
+    return NetworkSpec(config::parse_text(text("{dense: d, units: 4, bias: false}, " + last), "net.yaml"));
+  };
+  const NetworkSpec shared = spec("{dense: f, units: 9, weight_of: e}");
+  EXPECT_EQ(spec("{dense: f, units: 9}").parameters(), 36 + 16 + 36 + 9);
+  EXPECT_EQ(spec("{dense: f, units: 9, weight_of: none}").parameters(), 36 + 16 + 36 + 9);
+  EXPECT_EQ(shared.parameters(), 36 + 16 + 9);
+  ASSERT_EQ(shared.tensors().size(), 3u);
+  EXPECT_EQ(shared.tensors()[0].name, "e.weight");
+  EXPECT_EQ(shared.tensors()[2].name, "f.bias");
+  EXPECT_EQ(shared.layers()[2].parameters, 9);
+
+  EXPECT_EQ(error_of(text("{dense: f, units: 9, weight_of: g}")),
+            "net.yaml:3:87: f.weight_of: there is no layer 'g' here, did you mean 'e'?");
+  EXPECT_EQ(error_of(text("{dense: f, units: 9, weight_of: in}")),
+            "net.yaml:3:55: layer 'f': takes the weight of 'in', but only an embedding's can be shared");
+  EXPECT_EQ(error_of(text("{dense: d, units: 4}, {dense: f, units: 9, weight_of: d}")),
+            "net.yaml:3:77: layer 'f': takes the weight of 'd', but only an embedding's can be shared");
+  EXPECT_EQ(error_of(text("{dense: d, units: 5}, {dense: f, units: 9, weight_of: e}")),
+            "net.yaml:3:77: layer 'f': takes the weight of 'e', which is (9, 4), but needs (9, 5)");
+  EXPECT_EQ(error_of(text("{dense: d, units: 9, weight_of: e}, {dense: f, units: 4, bias: false}, "
+                          "{dense: g, units: 9, weight_of: e}")),
+            "net.yaml:3:126: layer 'g': takes the weight of 'e', which another layer has taken already");
+}
+
 TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),

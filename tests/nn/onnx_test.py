@@ -162,7 +162,7 @@ layers:
   - {attention: seen, heads: 4, causal: true}
   - {add: sum, input: [places, seen]}
   - {layer_norm: norm}
-  - {dense: scores, units: 9}
+  - {dense: scores, units: 9, weight_of: words}
 """
 
 

@@ -144,7 +144,7 @@ class VisionTransformer(nn.Module):
 
 
 class CausalTransformer(nn.Module):
-    """Of tokens. Its second block attends to the whole sequence."""
+    """Of tokens, whose table is the last layer's weight, too. Its second block attends to the whole sequence."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,8 @@ class CausalTransformer(nn.Module):
         self.position = nn.Embedding(9, 20)
         self.block1, self.block2 = TransformerBlock(20, 4, causal=True), TransformerBlock(20, 2)
         self.norm = LayerNorm(20)
-        self.fc = nn.Linear(20, 17, bias=False)
+        self.fc = nn.Linear(20, 17)
+        self.fc.weight = self.tokens.weight
 
     def forward(self, x, lengths=None):
         places = torch.arange(x.shape[1])

@@ -310,8 +310,8 @@ class Transformers(ComparedTest):
                 self.compare_training(module, self.dumped(x.numpy(), labels.numpy()), x, labels)
                 (self.root / "net").rename(self.root / f"{out}.kept")
         tokens = ("--input", "9", "--tokens", "--with")
-        self.assertEqual(self.refused_lines(GPT, *tokens, "tie=True"),
-                         ["lm_head: has a parameter of transformer.wte, but layers of lpsgd share none"])
+        self.imported(GPT, *tokens, "tie=True", out="tied")
+        self.assertIn(", units: 13, bias: false, weight_of: transformer.wte}", self.text("tied"))
         (line,) = self.refused_lines(GPT, *tokens, "bias=False")
         self.assertTrue(line.endswith(": without a weight or a bias; lpsgd's layer_norm trains both"), line)
         for flash in (False, True):
