@@ -141,6 +141,7 @@ struct BatchNormDesc {
 
 struct LayerNormDesc {
   double eps = 1e-5;
+  bool bias = true;
 };
 
 struct AttentionDesc {
@@ -265,7 +266,7 @@ class Backend {
   virtual std::unique_ptr<Op> lstm(const Binding& binding, const LstmDesc& desc) = 0;
   /// Token numbers (batch, tokens) to rows of a table (batch, tokens, dimension).
   virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;
-  /// Over the last dimension. Parameters are weight and bias.
+  /// Over the last dimension. Parameters are weight and, if there is one, bias.
   virtual std::unique_ptr<Op> layer_norm(const Binding& binding, const LayerNormDesc& desc) = 0;
   /// (batch, frames, features) each: queries, keys and values, or one input with the three side by side. Head
   /// h has the features from h w to (h + 1) w - 1, w = features / heads. Of each head, row t of the output is

@@ -14,7 +14,9 @@ class LayerNormOp final : public Op {
         b_(b),
         width_(b.shape.back()),
         rows_(b.elements() / width_),
-        constants_{b.parameters[0].value, b.parameters[1].value, static_cast<float>(desc.eps)} {
+        no_bias_(static_cast<std::size_t>(desc.bias ? 0 : width_)),
+        constants_{b.parameters[0].value, desc.bias ? b.parameters[1].value : no_bias_.data(),
+                   static_cast<float>(desc.eps)} {
     if (!b.training) return;
     mean_ = Buffer<float>(static_cast<std::size_t>(rows_));
     scale_ = Buffer<float>(static_cast<std::size_t>(rows_));
@@ -41,12 +43,14 @@ class LayerNormOp final : public Op {
                                              last - first, width_, constants_.weight, mean_.data() + first,
                                              scale_.data() + first, sums, sums + width_);
     });
-    for (std::int64_t p = 0; p < 2; ++p) {
-      float* const gradient = b_.parameters[static_cast<std::size_t>(p)].gradient;
+    std::int64_t p = 0;
+    for (const ParameterView& parameter : b_.parameters) {
+      float* const gradient = parameter.gradient;
       std::copy_n(sums_[0].data() + p * width_, width_, gradient);
       for (std::size_t t = 1; t < sums_.size(); ++t)
         for (std::int64_t c = 0; c < width_; ++c)
           gradient[c] += sums_[t][static_cast<std::size_t>(p * width_ + c)];
+      ++p;
     }
   }
 
@@ -54,6 +58,7 @@ class LayerNormOp final : public Op {
   Context& context_;
   Binding b_;
   std::int64_t width_, rows_;
+  Buffer<float> no_bias_;  // zeros, if there is none
   LayerNormConstants constants_;
   Buffer<float> mean_, scale_;       // of each row
   std::vector<Buffer<float>> sums_;  // of each thread: the gradients of weight and bias

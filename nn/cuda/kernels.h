@@ -241,14 +241,14 @@ struct LayerNormShape {
 };
 /// What forward keeps of a row.
 using RowMoments = float2;  // mean, 1 / sqrt(variance + eps)
-/// `moments` is null if there will be no backward.
+/// `bias` is null if there is none, `moments` if there will be no backward.
 cudaError_t launch_layer_norm(DataType type, const LayerNormShape& shape, const void* x, const float* weight,
                               const float* bias, void* y, RowMoments* moments, cudaStream_t stream);
 cudaError_t launch_layer_norm_gradient(DataType type, const LayerNormShape& shape, const void* g,
                                        const void* x, const float* weight, const RowMoments* moments,
                                        void* dx, cudaStream_t stream);
-/// The parameters' gradients. `partials` holds parts * channels values; `finished` holds tiles, zero between
-/// launches.
+/// The parameters' gradients; `dbias` may be null. `partials` holds parts * channels values; `finished` holds
+/// tiles, zero between launches.
 cudaError_t launch_layer_norm_sums(DataType type, const void* g, const void* x, const RowMoments* moments,
                                    const Cut& cut, double2* partials, unsigned* finished, float* dweight,
                                    float* dbias, cudaStream_t stream);

@@ -19,20 +19,23 @@ class LayerNormOp final : public Op {
 
   void forward(const Pass& pass) override {
     check(launch_layer_norm(b_.type, shape_, b_.inputs[0].value, b_.parameters[0].value,
-                            b_.parameters[1].value, b_.output, pass.training ? moments_ : nullptr,
-                            context_.handle()));
+                            has_bias() ? b_.parameters[1].value : nullptr, b_.output,
+                            pass.training ? moments_ : nullptr, context_.handle()));
   }
 
   void backward() override {
     const void *g = b_.output_gradients[0], *x = b_.inputs[0].value;
     check(launch_layer_norm_sums(b_.type, g, x, moments_, cut_, partials_, finished_,
-                                 b_.parameters[0].gradient, b_.parameters[1].gradient, context_.handle()));
+                                 b_.parameters[0].gradient, has_bias() ? b_.parameters[1].gradient : nullptr,
+                                 context_.handle()));
     if (b_.inputs[0].gradient)
       check(launch_layer_norm_gradient(b_.type, shape_, g, x, b_.parameters[0].value, moments_,
                                        b_.inputs[0].gradient, context_.handle()));
   }
 
  private:
+  bool has_bias() const { return b_.parameters.size() > 1; }
+
   Context& context_;
   Binding b_;
   LayerNormShape shape_;

@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(block_threads)
     const float inverse = 1.0f / sqrtf(sum_over_team<team>(squares) / count + s.eps);
     over_packs<team, V, N>(width, [&](int u, int c) {
       auto& v = packs.at(u, c);
-      float w[V], b[V];
+      float w[V], b[V] = {};
       load<V>(weight + c, w);
-      load<V>(bias + c, b);
+      if (bias != nullptr) load<V>(bias + c, b);
 #pragma unroll
       for (int k = 0; k < V; ++k) v[k] = (v[k] - mean) * inverse * w[k] + b[k];
       store<V>(y + first + c, v);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(block_threads, 2)
         });
   all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
   if (!channel.writes) return;
-  dbias[channel.number] = static_cast<float>(all.first);
+  if (dbias != nullptr) dbias[channel.number] = static_cast<float>(all.first);
   dweight[channel.number] = static_cast<float>(all.second);
 }
 

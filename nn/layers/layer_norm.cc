@@ -11,6 +11,7 @@ class LayerNormLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
     v.field("eps", desc_.eps, "added to the variance", {.min = 0, .min_open = true});
+    v.field("bias", desc_.bias, "add a trained bias to each feature");
   }
 
   Shape infer(std::span<const Shape> inputs) override {
@@ -20,8 +21,9 @@ class LayerNormLayer final : public Layer {
     return in;
   }
   std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", TensorKind::norm, {features_}, Init{Init::Kind::constant, 1}},
-            {"bias", TensorKind::norm, {features_}, Init{}}};
+    std::vector<ParameterSpec> out{{"weight", TensorKind::norm, {features_}, Init{Init::Kind::constant, 1}}};
+    if (desc_.bias) out.push_back({"bias", TensorKind::norm, {features_}, Init{}});
+    return out;
   }
   std::int64_t flops() const override { return 2 * elements_; }
   std::int64_t kept_bytes() const override {  // each row's mean and inverse deviation
@@ -34,20 +36,19 @@ class LayerNormLayer final : public Layer {
     // This version of the operators has no LayerNormalization. An image's channels are dimension 1.
     const bool is_image = out.input_shape().size() == 3;
     const OperatorWriter::Attributes over{{"axes", std::vector<std::int64_t>{is_image ? 1 : -1}}};
-    OperatorWriter::Value weight = out.tensor("weight"), bias = out.tensor("bias");
-    if (is_image) {
-      const OperatorWriter::Value pixel = out.constant("pixel", {1, 2});
-      for (OperatorWriter::Value* parameter : {&weight, &bias})
-        *parameter = out.add("Unsqueeze", {*parameter, pixel});
-    }
+    const auto parameter = [&](const char* suffix) {
+      const OperatorWriter::Value value = out.tensor(suffix);
+      return is_image ? out.add("Unsqueeze", {value, out.constant("pixel", {1, 2})}) : value;
+    };
     const OperatorWriter::Value centred =
         out.add("Sub", {out.input(), out.add("ReduceMean", {out.input()}, over)});
     const OperatorWriter::Value variance = out.add("ReduceMean", {out.add("Mul", {centred, centred})}, over);
     const OperatorWriter::Value eps =
         out.constant("eps", {}, std::vector<float>{static_cast<float>(desc_.eps)});
     const OperatorWriter::Value deviation = out.add("Sqrt", {out.add("Add", {variance, eps})});
-    const OperatorWriter::Value scaled = out.add("Mul", {out.add("Div", {centred, deviation}), weight});
-    out.output(out.add("Add", {scaled, bias}));
+    const OperatorWriter::Value scaled =
+        out.add("Mul", {out.add("Div", {centred, deviation}), parameter("weight")});
+    out.output(desc_.bias ? out.add("Add", {scaled, parameter("bias")}) : scaled);
   }
 
  private:

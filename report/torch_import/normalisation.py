@@ -6,7 +6,7 @@ from . import views
 from .network import Misread, unlike
 from .views import must, parameters_of, tensor
 
-AFFINE = "without a weight or a bias; lpsgd's layer_norm trains both"
+AFFINE = "without a weight; lpsgd's layer_norm trains one"
 
 
 def batch_norm(to, node, x, module):
@@ -22,23 +22,24 @@ def batch_norm(to, node, x, module):
 
 
 def layer_norm_module(to, node, x, module):
-    must(module.weight is not None and module.bias is not None, AFFINE)
+    must(module.weight is not None, AFFINE)
     tensors = parameters_of(module, node.target, "weight", "bias")
     return _layer_norm(to, node, x, module.normalized_shape, module.eps, node.target, tensors)
 
 
 def layer_norm(to, node, x, normalized_shape, weight=None, bias=None, eps=1e-5):
     """As a function: the layer has the name of the module whose weight and bias are given."""
-    must(weight is not None and bias is not None, AFFINE)
-    for one, suffix in ((weight, "weight"), (bias, "bias")):
+    must(weight is not None, AFFINE)
+    given = {"weight": weight, **({} if bias is None else {"bias": bias})}
+    for suffix, one in given.items():
         must(views.is_whole_parameter(one), f"a {suffix} that is no parameter of the module")
-    names = [weight.source.name, bias.source.name]
+    tensors = {suffix: one.source for suffix, one in given.items()}
+    names = [one.name for one in tensors.values()]
     layer = names[0].removesuffix(".weight")
     must(
-        names == [f"{layer}.weight", f"{layer}.bias"],
-        f"a weight and a bias that are {names[0]} and {names[1]}; lpsgd's are NAME.weight and NAME.bias",
+        names == [f"{layer}.{suffix}" for suffix in tensors],
+        f"a weight and a bias that are {' and '.join(names)}; lpsgd's are NAME.weight and NAME.bias",
     )
-    tensors = {"weight": weight.source, "bias": bias.source}
     return _layer_norm(to, node, x, normalized_shape, eps, layer, tensors)
 
 
@@ -49,7 +50,7 @@ def _layer_norm(to, node, x, normalized_shape, eps, layer, tensors):
     if image is None and len(tensor(x).shape) == 3:
         raise Misread(f"{what} of an image; lpsgd's layer_norm is over its channels")
     must(len(over) == 1, f"{what}; lpsgd's layer_norm is over the last one")
-    keys = unlike({"eps": 1e-5}, eps=float(eps))
+    keys = unlike({"eps": 1e-5, "bias": True}, eps=float(eps), bias="bias" in tensors)
     read = image or x
     out = to.emit_with_tensors(node, "layer_norm", [read], layer, tensors, shape=read.shape, **keys)
     return views.ordered_as(out, x)

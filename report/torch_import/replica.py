@@ -34,9 +34,9 @@ def _batch_norm(inputs, own, training, eps=1e-5, momentum=0.1):
     return functional.batch_norm(inputs[0], *statistics, own["weight"], own["bias"], training, momentum, eps)
 
 
-def _layer_norm(inputs, own, training, eps=1e-5):
+def _layer_norm(inputs, own, training, eps=1e-5, bias=True):
     x = inputs[0].permute(0, 2, 3, 1) if inputs[0].dim() == 4 else inputs[0]
-    x = functional.layer_norm(x, x.shape[-1:], own["weight"], own["bias"], eps)
+    x = functional.layer_norm(x, x.shape[-1:], own["weight"], own.get("bias"), eps)
     return x.permute(0, 3, 1, 2) if inputs[0].dim() == 4 else x
 
 

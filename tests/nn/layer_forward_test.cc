@@ -233,19 +233,24 @@ TEST(Forward, Multiply) {
 }
 
 TEST(Forward, LayerNorm) {
-  for (const double eps : {1e-5, 0.5}) {
-    LayerFixture f(one_layer("{layer_norm: n, eps: " + std::to_string(eps) + "}", 7 * 5 * 4), 2);
+  for (const auto& [eps, has_bias] : {std::pair{1e-5, true}, {0.5, true}, {1e-5, false}}) {
+    LayerFixture f(one_layer(fmt::format("{{layer_norm: n, eps: {}, bias: {}}}", eps, has_bias), 7 * 5 * 4),
+                   2);
     const std::span<float> w = f.network.parameters();
-    const auto bias = static_cast<std::size_t>(f.network.tensors()[1].offset);
-    for (std::size_t c = 0; c < 4; ++c) w[c] = 0.5f + static_cast<float>(c), w[bias + c] = -2.0f * w[c];
+    ASSERT_EQ(f.network.tensors().size(), has_bias ? 2u : 1u);
+    for (std::size_t c = 0; c < 4; ++c) w[c] = 0.5f + static_cast<float>(c);
+    const auto bias = [&](std::int64_t c) {
+      return has_bias ? w.data() + f.network.tensors()[1].offset + c : nullptr;
+    };
+    for (std::int64_t c = 0; has_bias && c < 4; ++c) *bias(c) = -2.0f * w[static_cast<std::size_t>(c)];
     for (const bool training : {true, false})
       check_forward(f, training, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
         double mean = 0, variance = 0;
         for (std::int64_t i = 0; i < 4; ++i) mean += read(f, n, y, x, i, 0) / 4;
         for (std::int64_t i = 0; i < 4; ++i) variance += std::pow(read(f, n, y, x, i, 0) - mean, 2) / 4;
-        const auto at = static_cast<std::size_t>(c);
-        return (read(f, n, y, x, c, 0) - mean) / std::sqrt(variance + eps) * static_cast<double>(w[at]) +
-               static_cast<double>(w[bias + at]);
+        return (read(f, n, y, x, c, 0) - mean) / std::sqrt(variance + eps) *
+                   static_cast<double>(w[static_cast<std::size_t>(c)]) +
+               (has_bias ? static_cast<double>(*bias(c)) : 0);
       });
   }
 }

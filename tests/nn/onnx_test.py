@@ -161,7 +161,7 @@ layers:
   - {dense: qkv, units: 24}
   - {attention: seen, heads: 4, causal: true}
   - {add: sum, input: [places, seen]}
-  - {layer_norm: norm}
+  - {layer_norm: norm, bias: false}
   - {dense: scores, units: 9, weight_of: words}
 """
 

@@ -56,7 +56,7 @@ std::string hidden_not_a_number(Backend& backend, DataType type);
 /// Of one input with queries, keys and values.
 OperationCase attention_case(std::int64_t batch, std::int64_t frames, const AttentionDesc& desc,
                              std::int64_t width);
-OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps);
+OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps, bool bias = true);
 OperationCase convolution_case(std::int64_t batch, const Shape& in, const ConvDesc& desc, bool relu);
 
 /// A convolution and its gradients by the definition, in double: of what run_case() says was given.

@@ -362,6 +362,8 @@ void add_attention(Cases& out) {
   layer_norm(2, {3, 601}, 1e-5);
   layer_norm(2, {3, 1600}, 1e-5);
   layer_norm(2, {3, 5000}, 1e-2);
+  out.push_back(layer_norm_case(3, {5, 16}, 1e-5, false));
+  out.push_back(layer_norm_case(2, {3, 601}, 1e-5, false));
   layer_norm(2, {5, 40}, 1e-5).training = false;
   layer_norm(2, {5, 40}, 1e-5).input_gradients = false;
 }
@@ -449,14 +451,15 @@ OperationCase attention_case(std::int64_t batch, std::int64_t frames, const Atte
   return c;
 }
 
-OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps) {
+OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps, bool bias) {
   OperationCase c;
-  c.name = fmt::format("layer norm {} x {}", batch, shape_text(shape));
+  c.name = fmt::format("layer norm {} x {}{}", batch, shape_text(shape), bias ? "" : ", no bias");
   c.batch = batch;
   c.parameters = {{shape.back()}, {shape.back()}};
   c.inputs = {shape};
   c.output = shape;
-  c.make = [eps](Backend& backend, const Binding& b) { return backend.layer_norm(b, {eps}); };
+  if (!bias) c.parameters.pop_back();
+  c.make = [eps, bias](Backend& backend, const Binding& b) { return backend.layer_norm(b, {eps, bias}); };
   return c;
 }
 

@@ -135,7 +135,7 @@ layers:
   - {{position: position, frames: 9}}
 {block("block1", "position", 20, 4, "true")}
 {block("block2", "block1", 20, 2)}
-  - {{layer_norm: norm}}
+  - {{layer_norm: norm, bias: false}}
   - {{dense: fc, units: 17, weight_of: tokens}}
 """
 OWN = {"layers": LAYERS, "vision_transformer": VISION_TRANSFORMER, "causal_transformer": CAUSAL_TRANSFORMER}

@@ -152,6 +152,7 @@ class CausalTransformer(nn.Module):
         self.position = nn.Embedding(9, 20)
         self.block1, self.block2 = TransformerBlock(20, 4, causal=True), TransformerBlock(20, 2)
         self.norm = LayerNorm(20)
+        self.norm.register_parameter("bias", None)
         self.fc = nn.Linear(20, 17)
         self.fc.weight = self.tokens.weight
 

@@ -312,8 +312,8 @@ class Transformers(ComparedTest):
         tokens = ("--input", "9", "--tokens", "--with")
         self.imported(GPT, *tokens, "tie=True", out="tied")
         self.assertIn(", units: 13, bias: false, weight_of: transformer.wte}", self.text("tied"))
-        (line,) = self.refused_lines(GPT, *tokens, "bias=False")
-        self.assertTrue(line.endswith(": without a weight or a bias; lpsgd's layer_norm trains both"), line)
+        self.imported(GPT, *tokens, "bias=False", out="unbiased")
+        self.assertEqual(self.text("unbiased").count(", bias: false}"), 6)
         for flash in (False, True):
             self.imported(GPT, *tokens, "dropout=0.1", "--with", f"flash={flash}", out=f"dropped{flash}")
             self.assertEqual(self.text(f"dropped{flash}").count(", causal: true, dropout: 0.1}"), 2)
@@ -418,7 +418,7 @@ class Order(nn.Module):
             "padded: key_padding_mask; lpsgd knows the lengths of sequences",
             "bent: has hooks or parametrizations, which change what it computes",
             "two: normalises the last dimensions (7, 8); lpsgd's layer_norm is over the last one",
-            "plain: without a weight or a bias; lpsgd's layer_norm trains both",
+            "plain: without a weight; lpsgd's layer_norm trains one",
             "add_3: adds pe, a tensor that belongs to no layer; lpsgd's position layer trains what it adds",
             "mul_1: multiplies by gamma, a tensor that belongs to no layer; lpsgd's factors are of an image's channels",
             "cat: joins a tensor that belongs to no layer; lpsgd's are frames in front of a sequence",
