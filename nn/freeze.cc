@@ -47,7 +47,7 @@ void check_order(const Graph& graph, const std::vector<bool>& frozen) {
     if (frozen[n] && trained[n] != 0)
       throw ConfigError(fmt::format("'{}' cannot be frozen, because '{}' in front of it is trained",
                                     printable(node.name), printable(graph.nodes[trained[n]].name)));
-    if (!frozen[n] && !node.tensors.empty()) trained[n] = n;
+    if (!frozen[n] && !node.frozen && !node.tensors.empty()) trained[n] = n;
   }
 }
 
@@ -55,7 +55,6 @@ void check_order(const Graph& graph, const std::vector<bool>& frozen) {
 
 void freeze(Graph& graph, const std::vector<std::string>& names) {
   if (names.empty()) return;
-  require(graph.frozen.empty(), "a graph's layers are frozen once");
   const NamePatterns patterns(names);
   if (const auto unused = patterns.unused(names_in(graph), {"no layer", "layers"}))
     throw ConfigError(*unused);
@@ -66,12 +65,18 @@ void freeze(Graph& graph, const std::vector<std::string>& names) {
       throw ConfigError(fmt::format("'{}' cannot be frozen, because another layer has its weight, too",
                                     printable(graph.nodes[n].name)));
 
-  const std::vector<TensorInfo> tensors = std::exchange(graph.tensors, {});
-  const std::vector<Init> inits = std::exchange(graph.inits, {});
-  graph.parameters = graph.arena = 0;
+  const std::vector<TensorInfo> tensors = std::exchange(graph.tensors, {}),
+                                fixed = std::exchange(graph.frozen, {});
+  const std::vector<Init> inits = std::exchange(graph.inits, {}),
+                          fixed_inits = std::exchange(graph.frozen_inits, {});
+  graph.parameters = graph.arena = graph.frozen_arena = 0;
   std::vector<std::size_t> moved(tensors.size());  // new index of each tensor
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     Node& node = graph.nodes[n];
+    if (node.frozen) {  // already
+      for (std::size_t& t : node.tensors) t = graph.add(node, fixed[t], fixed_inits[t]);
+      continue;
+    }
     node.frozen = frozen[n];
     for (const std::size_t t : node.own_tensors()) moved[t] = graph.add(node, tensors[t], inits[t]);
     for (std::size_t& t : node.tensors) t = moved[t];

@@ -43,6 +43,7 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   node.kind = kind;
   node.origin = origin;
   node.inputs = inputs;
+  node.frozen = !layer->is_trained();
   if (layer->reads_tokens() && inputs != std::vector<std::size_t>{0})
     refuse("reads token numbers, which only the network's input holds (input: in)");
   std::vector<Shape> shapes;

@@ -16,6 +16,17 @@ void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t see
     return;
   }
   std::vector<float> drawn(values.size());
+  if (init.kind == Init::Kind::sines) {
+    const auto columns = static_cast<std::size_t>(tensor.shape.back());
+    for (std::size_t e = 0; e < drawn.size(); ++e) {
+      const std::size_t column = e % columns, pair = column / 2 * 2;
+      const double angle = static_cast<double>(e / columns) *
+                           std::pow(10000.0, -static_cast<double>(pair) / static_cast<double>(columns));
+      drawn[e] = static_cast<float>(column % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+    from_pytorch_order(tensor, drawn.data(), values.data());
+    return;
+  }
   for (std::size_t e = 0; e < drawn.size(); e += 4) {
     const Philox4x32 block = philox4x32(static_cast<std::uint32_t>(e / 4), index, 0, 0, seed,
                                         static_cast<std::uint32_t>(RandomUse::weights));

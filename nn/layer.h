@@ -28,10 +28,11 @@ class LayerError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// How a parameter is initialized: every value is `scale`; normal with standard deviation `scale`; or uniform
-/// between -scale and scale.
+/// How a parameter is initialized: every value is `scale`; normal with standard deviation `scale`; uniform
+/// between -scale and scale; or in row t, columns 2 i and 2 i + 1, the sine and cosine of t / 10000^(2 i /
+/// columns) (Vaswani and others 2017, section 3.5).
 struct Init {
-  enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
+  enum class Kind : std::uint8_t { constant, normal, uniform, sines } kind = Kind::constant;
   double scale = 0;
 };
 /// Normal with standard deviation sqrt(2 / fan): He et al. 2015.
@@ -89,6 +90,7 @@ class Layer {
   /// The layer whose first parameter is this one's first, too, by its name in the network file; "none": no
   /// layer's (weight tying: Press and Wolf 2017, Inan and others 2017).
   virtual std::string weight_of() const { return "none"; }
+  virtual bool is_trained() const { return true; }  // its parameters; if not, the layer is frozen
   /// Whether backward adds to the gradient of the first parameter if ParameterView::adds, so that another
   /// layer may have that parameter, too.
   virtual bool can_share_weight() const { return false; }
@@ -110,8 +112,9 @@ class Layer {
   // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
   virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }
-  virtual bool is_sum() const { return false; }     // each input's gradient is the output's gradient
-  virtual bool is_concat() const { return false; }  // the inputs' last dimensions are joined
+  virtual bool is_sum() const { return false; }             // each input's gradient is the output's gradient
+  virtual bool hands_gradient_on() const { return false; }  // the only input's gradient is the output's
+  virtual bool is_concat() const { return false; }          // the inputs' last dimensions are joined
   /// The output may be columns of a wider array (Binding::output_stride), if no residual is fused.
   virtual bool can_write_columns() const { return false; }
   virtual bool reads_tokens() const { return false; }  // the input holds token numbers, which stay float32

@@ -176,13 +176,19 @@ class Planner {
 
   // ---- the memory of values: it is in use from forward's write to the last read, which may be backward's
 
+  /// Whether all terms of the output's gradient are terms of the inputs'.
+  bool hands_on(const PlanStep& step) const {
+    const Layer& main = layer(step.node);
+    return (main.is_sum() || main.hands_gradient_on()) && !step.relu;
+  }
+
   /// Which steps' backward takes the ReLU's mask from the output. It could only be computed from the input
   /// where no residual is added, and where one gradient arrives, which the mask then goes with.
   void find_masks() {
     std::vector<std::size_t> gradients(graph_.nodes.size(), 0);  // at most, two standing for any number
     ++gradients[plan_.value_of.back()];
     for (const PlanStep& step : plan_.steps) {
-      const bool passes_all_on = layer(step.node).is_sum() && !step.relu;
+      const bool passes_all_on = hands_on(step);
       for (const std::size_t v : step.inputs) gradients[v] += passes_all_on ? 2 : 1;
       if (step.residual) ++gradients[*step.residual];
     }
@@ -362,14 +368,15 @@ class Planner {
 
     // Terms of sums of sums would multiply: many are added up first.
     constexpr std::size_t few = 8;
-    if (main.is_sum() && !step.relu && sources.size() <= few) {
+    if (hands_on(step) && sources.size() <= few) {
       for (const std::size_t v : step.inputs)
         for (const std::size_t g : sources) add_term(v, g);
       for (const std::size_t g : sources) finish(g);
       return;
     }
     step.has_backward = true;
-    for (const std::size_t t : graph_.nodes[step.node].own_tensors()) plan_.announce_order.push_back(t);
+    if (const Node& node = graph_.nodes[step.node]; !node.frozen)
+      for (const std::size_t t : node.own_tensors()) plan_.announce_order.push_back(t);
     step.output_gradients = sources;
     for (const std::size_t g : sources) finish(g);
 

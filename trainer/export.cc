@@ -44,7 +44,7 @@ std::string export_command(const ExportArguments& arguments) {
   Weights weights = read_weights(run.weights, run.network);
   OnnxSummary made;
   const std::string bytes =
-      onnx_model(run.network, weights.parameters, named_buffers(run.network, weights),
+      onnx_model(run.network, weights.parameters, weights.frozen, named_buffers(run.network, weights),
                  {.has_state = arguments.state, .metadata = metadata_of(run, weights.found_in)}, &made);
   replace_file(file_behind(arguments.onnx, "--onnx"), bytes);
   if (arguments.json)

@@ -4,8 +4,8 @@
 
 namespace lpsgd {
 
-std::string onnx_model(const NetworkSpec&, std::span<const float>, const std::vector<NamedBuffer>&,
-                       const OnnxOptions&, OnnxSummary*) {
+std::string onnx_model(const NetworkSpec&, std::span<const float>, std::span<const float>,
+                       const std::vector<NamedBuffer>&, const OnnxOptions&, OnnxSummary*) {
   throw ConfigError(
       "export: this lpsgd was built without ONNX; install its headers and library (Debian: libonnx-dev, "
       "libprotobuf-dev) and build again");

@@ -29,9 +29,9 @@ bool is_number(const std::string& dimension) {
 
 class OnnxWriter final : public OperatorWriter {
  public:
-  OnnxWriter(const Graph& graph, std::span<const float> parameters, const std::vector<NamedBuffer>& buffers,
-             const OnnxOptions& options)
-      : graph_(graph), options_(options), parameters_(parameters), buffers_(buffers) {}
+  OnnxWriter(const Graph& graph, std::span<const float> parameters, std::span<const float> frozen,
+             const std::vector<NamedBuffer>& buffers, const OnnxOptions& options)
+      : graph_(graph), options_(options), parameters_(parameters), frozen_(frozen), buffers_(buffers) {}
 
   onnx::ModelProto write(const std::string& name, OnnxSummary* summary) {
     model_.set_ir_version(ir_version);
@@ -133,14 +133,15 @@ class OnnxWriter final : public OperatorWriter {
   Tensor find(const char* suffix) {
     const std::string name = node().name + "." + suffix;
     for (const std::size_t t : node().tensors) {
-      const TensorInfo& tensor = graph_.tensors[t];
+      const TensorInfo& tensor = graph_.tensor(node(), t);
       if (!tensor.name.ends_with(fmt::format(".{}", suffix))) continue;
+      const std::span<const float> values =
+          (node().frozen ? frozen_ : parameters_)
+              .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.elements));
       if (tensor.kind != TensorKind::conv)  // only convolutions have another order in memory
-        return {tensor.name, tensor.shape,
-                parameters_.subspan(static_cast<std::size_t>(tensor.offset),
-                                    static_cast<std::size_t>(tensor.elements))};
+        return {tensor.name, tensor.shape, values};
       std::vector<float>& ordered = ordered_.emplace_back(static_cast<std::size_t>(tensor.elements));
-      to_pytorch_order(tensor, parameters_.data() + tensor.offset, ordered.data());
+      to_pytorch_order(tensor, values.data(), ordered.data());
       return {tensor.name, tensor.shape, ordered};
     }
     for (const std::size_t b : node().buffers)
@@ -245,7 +246,7 @@ class OnnxWriter final : public OperatorWriter {
 
   const Graph& graph_;
   const OnnxOptions& options_;
-  std::span<const float> parameters_;
+  std::span<const float> parameters_, frozen_;
   const std::vector<NamedBuffer>& buffers_;
   onnx::ModelProto model_;
   std::size_t node_ = 0;
@@ -263,13 +264,13 @@ class OnnxWriter final : public OperatorWriter {
 }  // namespace
 
 std::string onnx_model(const NetworkSpec& network, std::span<const float> parameters,
-                       const std::vector<NamedBuffer>& buffers, const OnnxOptions& options,
-                       OnnxSummary* summary) {
+                       std::span<const float> frozen, const std::vector<NamedBuffer>& buffers,
+                       const OnnxOptions& options, OnnxSummary* summary) {
   if (network.parameters() > std::numeric_limits<std::int32_t>::max() / 4)
     throw Error(fmt::format("{} parameters do not fit into an ONNX file, which holds 2 GB at most",
                             network.parameters()));
   const onnx::ModelProto model =
-      OnnxWriter(network.graph(), parameters, buffers, options).write(network.name(), summary);
+      OnnxWriter(network.graph(), parameters, frozen, buffers, options).write(network.name(), summary);
   std::string bytes;
   if (!model.SerializeToString(&bytes))
     throw Error("the network does not fit into an ONNX file, which holds 2 GB at most");

@@ -28,9 +28,10 @@ struct OnnxSummary {
 /// images (batch, C, H, W), scaled as the network was trained with them; frames (batch, frames, features);
 /// token numbers int64 (batch, frames). Its output is called `scores`: (batch, classes) or (batch, frames,
 /// classes), before the softmax. Batch and frames are open. Weights have the names of `tensors`, and
-/// PyTorch's order. `parameters` is an arena. Throws Error if the model is larger than protobuf's 2 GB.
+/// PyTorch's order. `parameters` and `frozen` are the arenas of the tensors that are trained, and of the
+/// others. Throws Error if the model is larger than protobuf's 2 GB.
 std::string onnx_model(const NetworkSpec& network, std::span<const float> parameters,
-                       const std::vector<NamedBuffer>& buffers, const OnnxOptions& options,
-                       OnnxSummary* summary = nullptr);
+                       std::span<const float> frozen, const std::vector<NamedBuffer>& buffers,
+                       const OnnxOptions& options, OnnxSummary* summary = nullptr);
 
 }  // namespace lpsgd

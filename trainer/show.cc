@@ -55,6 +55,12 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
                        {"codec_options", to_text(codecs[t])},
                        {"wire_bytes", bytes}});
   }
+  ordered_json frozen = ordered_json::array();
+  for (const TensorInfo& tensor : spec.frozen_tensors())
+    frozen.push_back({{"name", tensor.name},
+                      {"kind", to_text(tensor.kind)},
+                      {"shape", tensor.shape},
+                      {"elements", tensor.elements}});
   ordered_json layers = ordered_json::array();
   for (const LayerInfo& layer : spec.layers())
     layers.push_back({{"name", layer.name},
@@ -72,6 +78,7 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["ranks"] = ranks;
   o["layers"] = std::move(layers);
   o["tensors"] = std::move(tensors);
+  o["frozen_tensors"] = std::move(frozen);
   o["activation_bytes"] = memory.activations;
   o["parameter_bytes"] = memory.parameters;
   o["frozen_parameter_bytes"] = memory.frozen;

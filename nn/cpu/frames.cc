@@ -26,12 +26,13 @@ class PositionOp final : public Op {
   void backward() override {
     const T* const dy = as<T>(b_.output_gradients[0]);
     T* const dx = as<T>(b_.inputs[0].gradient);
-    float* const gradient = b_.parameters[0].gradient;
-    context_.parallel(size_, [&](int, std::int64_t first, std::int64_t last) {
-      std::fill(gradient + first, gradient + last, 0.0f);
-      context_.k.of<T>().add_rows(dy + first, b_.batch, size_, last - first, gradient + first);
-    });
-    std::fill(gradient + size_, gradient + b_.parameters[0].info->elements, 0.0f);
+    if (float* const gradient = b_.parameters[0].gradient) {
+      context_.parallel(size_, [&](int, std::int64_t first, std::int64_t last) {
+        std::fill(gradient + first, gradient + last, 0.0f);
+        context_.k.of<T>().add_rows(dy + first, b_.batch, size_, last - first, gradient + first);
+      });
+      std::fill(gradient + size_, gradient + b_.parameters[0].info->elements, 0.0f);
+    }
     if (dx == nullptr) return;
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
       std::copy(dy + first, dy + last, dx + first);

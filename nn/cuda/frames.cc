@@ -31,9 +31,11 @@ class PositionOp final : public Op {
     const void* dy = b_.output_gradients[0];
     void* dx = b_.inputs[0].gradient;
     const ParameterView& table = b_.parameters[0];
-    check(launch_column_sums(b_.type, dy, cut_, partials_, table.gradient, nullptr, context_.handle()));
-    if (const std::int64_t unused = table.info->elements - size_; unused > 0)
-      zero_bytes(table.gradient + size_, bytes_of(unused, DataType::f32), context_.stream);
+    if (table.gradient != nullptr) {
+      check(launch_column_sums(b_.type, dy, cut_, partials_, table.gradient, nullptr, context_.handle()));
+      if (const std::int64_t unused = table.info->elements - size_; unused > 0)
+        zero_bytes(table.gradient + size_, bytes_of(unused, DataType::f32), context_.stream);
+    }
     if (dx) copy_bytes(dx, dy, bytes_of(b_.elements(), b_.type), context_.stream);
   }
 

@@ -42,6 +42,8 @@ class PositionLayer final : public Layer {
     v.field("frames", frames_, "the largest number of frames: the table has a vector for each",
             {.min = 1, .max = max_option});
     v.field("init_deviation", deviation_, "initial vectors: normal with this deviation", {.min = 0});
+    v.field("trained", trained_,
+            "false: the vectors are not trained, and are sines and cosines unless they are read");
   }
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = sequence(inputs);
@@ -52,8 +54,11 @@ class PositionLayer final : public Layer {
     return in;
   }
   std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", TensorKind::embedding, {frames_, features_}, {Init::Kind::normal, deviation_}}};
+    const Init init{trained_ ? Init::Kind::normal : Init::Kind::sines, deviation_};
+    return {{"weight", TensorKind::embedding, {frames_, features_}, init}};
   }
+  bool is_trained() const override { return trained_; }
+  bool hands_gradient_on() const override { return !trained_; }
   std::int64_t flops() const override { return elements_; }
   bool can_run_in_place() const override { return true; }
   bool backward_reads_input() const override { return false; }
@@ -69,6 +74,7 @@ class PositionLayer final : public Layer {
  private:
   std::int64_t frames_ = 1, features_ = 1, elements_ = 0;
   double deviation_ = 0.02;
+  bool trained_ = true;
 };
 
 class ClassTokenLayer final : public Layer {

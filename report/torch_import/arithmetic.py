@@ -1,10 +1,12 @@
 """Sums, products and concatenations: of layers' outputs, with constants, and with tensors of the module,
 which become positions, factors of channels and class tokens."""
 
+import torch
+
 from . import attention, views
 from .activations import elementwise
 from .moves import copied
-from .network import Misread, Output
+from .network import Misread, Output, Unfit
 from .views import OF_NO_LAYER, Constant, Scores, View, is_parameter, must, tensor
 
 
@@ -16,7 +18,8 @@ def add(to, node, x, y, alpha=1):
         return attention.masked(to, x, y, allowed=True)
     if isinstance(x, Output) and is_parameter(y):
         return _add_positions(to, node, x, y)
-    must(not isinstance(y, Constant), f"adds {y}; lpsgd's position layer trains what it adds")
+    if isinstance(x, Output) and isinstance(y, Constant):
+        return _add_fixed_positions(to, node, x, y)
     for one in (x, y):
         must(isinstance(one, (Output, View)), "adds something that is not the output of a layer")
     return _of_two_views(to, node, "add", x, y) or to.emit(node, "add", _of_one_shape(tensor(x), tensor(y)))
@@ -52,6 +55,25 @@ def _add_positions(to, node, x, y):
     return to.emit_with_tensors(
         node, "position", [x], _layer_of(table), {"weight": table}, shapes, frames=frames
     )
+
+
+def _add_fixed_positions(to, node, x, constant):
+    """A vector for each frame that is not trained, of a buffer."""
+    what = f"adds {constant}; lpsgd adds one vector for each frame, of a parameter or a buffer"
+    must(len(x.shape) == 2 and len(constant.buffers) == 1, what)
+    frames, features = x.shape
+    (name,) = constant.buffers
+    table = to.buffer(name)
+    must(table.is_contiguous() and table.numel() % features == 0 and table.numel() >= frames * features, what)
+    own = table.reshape(-1, features)
+    try:
+        shown = torch.broadcast_to(constant.value, (views.BATCH, frames, features))
+    except RuntimeError:
+        raise Unfit(what) from None
+    must(bool((shown == own[:frames]).all()), what)
+    weight, shapes = views.Parameter(name, table), {"weight": tuple(own.shape)}
+    keys = {"frames": len(own), "trained": False}
+    return to.emit_with_tensors(node, "position", [x], _layer_of(weight), {"weight": weight}, shapes, **keys)
 
 
 def _layer_of(parameter):

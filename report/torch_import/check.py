@@ -33,7 +33,8 @@ FURTHEST_SCORE = 3e-2  # of a score's deviation between images; float32 rounds t
 def other_weights(module, network, shape=None):
     """Lends the module weights and running statistics that hide nothing. `shape`: of an image, to which the
     statistics then fit about: through many gates a signal that nothing normalises would fade."""
-    kept = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    kept = {name: tensor.detach().clone() for name, tensor in own.items()}
     generator = torch.Generator().manual_seed(1)
     try:
         with torch.no_grad():
@@ -52,7 +53,7 @@ def other_weights(module, network, shape=None):
         yield
     finally:
         with torch.no_grad():
-            for name, tensor in module.state_dict().items():
+            for name, tensor in own.items():
                 tensor.copy_(kept[name])
         module.zero_grad(set_to_none=True)
         module.eval()

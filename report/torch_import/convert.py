@@ -101,6 +101,10 @@ class Converter:
             self.network.origins[name] = one.name
         return output
 
+    def buffer(self, name):
+        """The module's tensor of this name."""
+        return _attribute(self._traced.module, name)
+
     def call(self, node, name, module, *args, shape, **keywords):
         """What the module of this name inside of the node's gives. `shape`: of one sample of its output."""
         inner = Inner("call_module", f"{node.target}.{name}", f"{node.name}.{name}", tuple(shape))

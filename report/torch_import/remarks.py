@@ -10,7 +10,9 @@ def few(names):
 def lines(module, network):
     out = list(network.notes)
     used = {*network.origins.values(), *network.implied}
-    unused = [n for n in module.state_dict() if n not in used and not n.endswith("num_batches_tracked")]
+    state = module.state_dict(keep_vars=True)
+    used_tensors = {id(state[name]) for name in used if name in state}  # some have several names
+    unused = [n for n, one in state.items() if id(one) not in used_tensors and not n.endswith("num_batches_tracked")]
     if unused:
         out.append(f"left out, because the scores do not depend on it: {few(unused)}")
     frozen, rest = _without_gradient(module, network)

@@ -97,7 +97,7 @@ LAYERS = {
     "layer_norm": _layer_norm,
     "attention": _attention,
     "class_token": _class_token,
-    "position": lambda i, own, training, frames: i[0] + own["weight"][: i[0].shape[1]],
+    "position": lambda i, own, training, frames, trained=True: i[0] + own["weight"][: i[0].shape[1]],
     "mean_frames": lambda i, own, training: i[0].mean(1),
     "select_frame": lambda i, own, training, index: i[0][:, index],
     "to_sequence": lambda i, own, training: i[0].flatten(2).transpose(1, 2),

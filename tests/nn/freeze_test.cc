@@ -193,6 +193,29 @@ TEST(Freeze, SpecsCountWhatIsTrained) {
   EXPECT_EQ(part.layers()[0].parameters, part.frozen_parameters());
 }
 
+/// Layers that are never trained keep their tensors where others are frozen.
+TEST(Freeze, FixedPositionsStayAsTheyAre) {
+  const std::string text =
+      "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 6}\n"
+      "  - {position: p, frames: 5, trained: false}\n  - {dense: d, units: 7}\n  - {dense: f, units: 6}\n";
+  for (const Names& frozen : {Names{}, Names{"e"}, Names{"e", "p"}, Names{"e", "d"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(frozen, ", ")));
+    const NetworkSpec spec = frozen_spec(text, frozen);
+    Network network(spec, {.batch = 2});
+    const TensorArena arena = network.frozen();
+    const TensorInfo& positions = tensor(*arena.tensors, "p.weight");
+    for (std::size_t t = 0; t < 5; ++t)
+      for (std::size_t c = 0; c < 6; ++c) {
+        const double angle = static_cast<double>(t) / std::pow(10000.0, static_cast<double>(c / 2) / 3.0);
+        EXPECT_NEAR(static_cast<double>(arena.of(positions)[6 * t + c]),
+                    c % 2 == 0 ? std::sin(angle) : std::cos(angle), 1e-7);
+      }
+    const std::size_t trained = frozen.empty() ? 5 : frozen.size() == 1 || frozen[1] == "p" ? 4 : 2;
+    EXPECT_EQ(spec.tensors().size(), trained);
+    EXPECT_EQ(network.announce_order().size(), trained);
+  }
+}
+
 TEST(Freeze, WhatCannotBeFrozenIsNamed) {
   const auto error_of = [](const Names& frozen, const std::string& text = frozen_network) -> std::string {
     try {
@@ -208,6 +231,10 @@ TEST(Freeze, WhatCannotBeFrozenIsNamed) {
   EXPECT_EQ(error_of({"f"}), "'f' cannot be frozen, because 'b3' in front of it is trained");
   EXPECT_EQ(error_of({"*"}), "no layer is left to train");
   EXPECT_EQ(error_of({"d1"}), "'d1' cannot be frozen, because 'b1' in front of it is trained");
+  const std::string fixed =
+      "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
+      "  - {position: p, frames: 5, trained: false}\n  - {dense: f, units: 6}\n";
+  EXPECT_EQ(error_of({"p"}, fixed), "'p' cannot be frozen, because 'e' in front of it is trained");
   const std::string shared =
       "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
       "  - {dense: d, units: 5}\n  - {dense: f, units: 6, weight_of: e}\n";

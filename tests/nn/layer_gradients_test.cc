@@ -230,6 +230,17 @@ TEST(Gradients, Attention) {
   }
 }
 
+/// They hand on the gradient of their output, of several readers too.
+TEST(Gradients, FixedPositions) {
+  for (const std::string more : {"{dense: b, units: 6, input: p}, {add: s, input: [p, b]}, ",
+                                 "{add: s, input: [p, p, p, p, p, p, p, p, p, p]}, "})
+    check_gradients(
+        "input: [5, 4]\nclasses: 3\nlayers: [{dense: a, units: 6}, {position: p, frames: 5, trained: "
+        "false}, " +
+            more + "tanh, {dense: fc, units: 3}]",
+        3);
+}
+
 /// Frames of images: positions, a class token, and one frame alone.
 TEST(Gradients, Frames) {
   const auto check = [](const std::string& layers) {

@@ -231,6 +231,19 @@ TEST(NetworkSpec, SequencesThatLayersDoNotAcceptAreRefused) {
               "lengths of their own");
 }
 
+TEST(NetworkSpec, FixedPositions) {
+  const NetworkSpec spec(
+      config::parse_text("input: [6]\nclasses: 9\nlayers: [{embedding: e, vocabulary: 9, dimension: 4}, "
+                         "{position: p, frames: 7, "
+                         "trained: false}, {dense: f, units: 9}]",
+                         "net.yaml"));
+  EXPECT_EQ(spec.parameters(), 36 + 45);
+  ASSERT_EQ(spec.frozen_tensors().size(), 1u);
+  EXPECT_EQ(spec.frozen_tensors()[0].name, "p.weight");
+  EXPECT_EQ(spec.frozen_parameters(), 28);
+  EXPECT_TRUE(spec.layers()[1].frozen);
+}
+
 TEST(NetworkSpec, SharedWeights) {
   const auto text = [](const std::string& layers) {
     return "input: [6]\nclasses: 9\nlayers: [{embedding: e, vocabulary: 9, dimension: 4}, " + layers + "]\n";

@@ -157,7 +157,7 @@ input: [any]
 classes: 9
 layers:
   - {embedding: words, vocabulary: 9, dimension: 8}
-  - {position: places, frames: 6}
+  - {position: places, frames: 8, trained: false}
   - {dense: qkv, units: 24}
   - {attention: seen, heads: 4, causal: true}
   - {add: sum, input: [places, seen]}
@@ -180,6 +180,12 @@ def close(ours, theirs, what):
     assert ours.shape == theirs.shape, f"{what}: shapes {ours.shape}, {theirs.shape}"
     assert scale > 1e-3, f"{what}: the scores are all about 0"
     assert error < 5e-5, f"{what}: differs"
+
+
+def sines(frames, features):
+    """Positions that are not trained (Vaswani and others 2017, section 3.5)."""
+    angles = np.arange(frames)[:, None] / 10000.0**(np.arange(0, features, 2) / features)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(frames, features)
 
 
 def draw(shapes, rng):
@@ -261,12 +267,14 @@ def main():
                 for statistic in ("running_mean", "running_var"):
                     shapes[f"{layer['name']}.{statistic}"] = [layer["shape"][-1]]
         weights = draw(shapes, rng)
+        weights.update({t["name"]: sines(*t["shape"]) for t in shown["frozen_tensors"]})
         save(folder / "weights.safetensors", weights)
         x = rng.standard_normal((samples, *tree["input"]))
         if len(tree["input"]) == 1:
             x = rng.integers(0, tree["classes"], (samples, *tree["input"])).astype(float)
         labels = np.zeros((samples, ) if is_image else x.shape[:2])
-        save(folder / "in.safetensors", {**weights, "input": x, "labels": labels})
+        trained = {name: weights[name] for name in shapes}
+        save(folder / "in.safetensors", {**trained, "input": x, "labels": labels})
         run(dump, folder / "sized.yaml", folder / "in.safetensors", folder / "out.safetensors", "--steps", 0)
         ours = load(folder / "out.safetensors")["evaluation"]
 

@@ -156,7 +156,7 @@ class ComparedTest(ImportTest):
         for name, theirs in gradients.items():  # some are 0, such as those of a bias in front of a normalisation
             self.close(found["gradient." + self.names[name]].reshape(theirs.shape), theirs, name, largest / 10)
         for name, value in module.named_buffers():
-            if name in self.names and not name.endswith("num_batches_tracked"):
+            if name in self.names and "running" in name:
                 self.close(found["buffer." + name], value.numpy(), name)
 
     def close(self, ours, theirs, name, least=0):

@@ -250,6 +250,49 @@ def make(**options):
 """
 
 
+# After PyTorch's tutorial of language models: sines and cosines in a buffer.
+SINES = HEAD + """
+import math
+
+
+class PositionalEncoding(nn.Module):
+    def __init__(self, d_model, dropout, max_len, kind):
+        super().__init__()
+        self.dropout, self.kind = nn.Dropout(p=dropout), kind
+        position = torch.arange(max_len).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+        pe = torch.zeros(max_len, 1, d_model)
+        pe[:, 0, 0::2] = torch.sin(position * div_term)
+        pe[:, 0, 1::2] = torch.cos(position * div_term)
+        self.register_buffer("pe", pe.transpose(0, 1) if kind == "frames" else pe, persistent=kind != "hidden")
+        self.register_buffer("more", torch.ones(1, 1, d_model))
+
+    def forward(self, x):
+        if self.kind == "odd":
+            return self.dropout(x + self.pe[1 : x.size(1) + 1].transpose(0, 1))
+        if self.kind == "two":
+            return self.dropout(x + self.pe[: x.size(1)].transpose(0, 1) * self.more)
+        return self.dropout(x + (self.pe[:, : x.size(1)] if self.kind == "frames" else self.pe[: x.size(1)].transpose(0, 1)))
+
+
+class Net(nn.Module):
+    def __init__(self, dropout, kind):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(13, 8), nn.Linear(8, 13)
+        self.pos_encoder = PositionalEncoding(8, dropout, 20, kind)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True), 2)
+        self.d_model = 8
+
+    def forward(self, src):
+        src = self.pos_encoder(self.embedding(src) * math.sqrt(self.d_model))
+        return self.linear(self.encoder(src, nn.Transformer.generate_square_subsequent_mask(src.size(1))))
+
+
+def make(dropout=0.0, kind="batch"):
+    return settle(Net(dropout, kind))
+"""
+
+
 class Transformers(ComparedTest):
     def text(self, out):
         return (self.root / out / "network.yaml").read_text()
@@ -317,6 +360,21 @@ class Transformers(ComparedTest):
         for flash in (False, True):
             self.imported(GPT, *tokens, "dropout=0.1", "--with", f"flash={flash}", out=f"dropped{flash}")
             self.assertEqual(self.text(f"dropped{flash}").count(", causal: true, dropout: 0.1}"), 2)
+
+    def test_positions_in_a_buffer(self):
+        words = ("--input", "7", "--tokens")
+        said = self.imported(SINES, *words)
+        self.assertNotIn("pe", said.split("left out")[0])
+        self.assertIn("{position: pos_encoder.pe, frames: 20, trained: false}", self.lines())
+        x, labels = torch.randint(0, 13, (2, 3, 7), generator=torch.Generator().manual_seed(5))
+        self.compare_training(self.module(SINES, masks=["pos_encoder.more"]), self.dumped(x.numpy(), labels.numpy()), x, labels)
+        for kind in ("frames", "hidden"):
+            self.imported(SINES, *words, "--with", f"kind={kind}", "--with", "dropout=0.1", out=kind)
+            self.assertIn("{position: pos_encoder.pe, frames: 20, trained: false}", self.text(kind))
+        for kind, buffers in (("odd", "pos_encoder.pe"), ("two", "pos_encoder.more, pos_encoder.pe")):
+            (line,) = self.refused_lines(SINES, *words, "--with", f"kind={kind}")
+            self.assertTrue(line.endswith(f"adds {buffers}, a tensor that belongs to no layer; lpsgd adds one vector for each "
+                                          "frame, of a parameter or a buffer"), line)
 
     def test_one_reshape_and_two_tokens(self):
         self.imported(TIMM, "--input", "1,12,8")
@@ -419,7 +477,6 @@ class Order(nn.Module):
             "bent: has hooks or parametrizations, which change what it computes",
             "two: normalises the last dimensions (7, 8); lpsgd's layer_norm is over the last one",
             "plain: without a weight; lpsgd's layer_norm trains one",
-            "add_3: adds pe, a tensor that belongs to no layer; lpsgd's position layer trains what it adds",
             "mul_1: multiplies by gamma, a tensor that belongs to no layer; lpsgd's factors are of an image's channels",
             "cat: joins a tensor that belongs to no layer; lpsgd's are frames in front of a sequence",
             "mean: a mean over the dimensions 1; lpsgd's are over an image, or over all frames of a sequence",
