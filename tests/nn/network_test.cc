@@ -105,6 +105,18 @@ TEST(Network, InitialWeightsDependOnSeedAndTensor) {
   EXPECT_GT(largest, 0.095);
 }
 
+TEST(Network, InitialWeightsOfASharedTensorAreTheEmbeddings) {
+  const auto weights = [](const std::string& last) {
+    Network network(
+        spec_of("input: [9]\nclasses: 40\nlayers:\n  - {embedding: e, vocabulary: 40, dimension: 30}\n"
+                "  - {dense: d, units: 40" +
+                last + "}\n"),
+        {});
+    return std::vector<float>(network.parameters().begin(), network.parameters().begin() + 40 * 30);
+  };
+  EXPECT_EQ(weights(", weight_of: e"), weights(""));
+}
+
 TEST(Network, InitialWeightsMayBeUniformInARange) {
   const NetworkSpec spec = spec_of(
       "input: [9]\nclasses: 40\nlayers:\n  - {embedding: e, vocabulary: 50, dimension: 30, init_range: 0.1}\n"

@@ -421,6 +421,18 @@ TEST(Plan, Bfloat16HalvesTheMemoryButTokensStayFloat32) {
       "net.yaml:6:5: layer 'd'");
 }
 
+/// Their output's gradient is the input's, in the same memory.
+TEST(Plan, FixedPositionsHaveNoBackward) {
+  const Plan plan = make_plan(
+      read_graph(config::parse_text("input: [5, 4]\nclasses: 3\nlayers: [{dense: d, units: 8}, {position: p, "
+                                    "frames: 5, trained: false}, {dense: fc, units: 3}]",
+                                    "net.yaml")),
+      true);
+  ASSERT_EQ(plan.steps.size(), 3u);
+  EXPECT_FALSE(plan.steps[1].has_backward);
+  EXPECT_EQ(plan.steps[0].output_gradients[0], *plan.steps[2].input_gradients[0]);
+}
+
 /// Terms of the gradient would double with each of them.
 TEST(Plan, SumsOfSumsHaveFewTerms) {
   std::string layers = "  - {conv: c0, filters: 4, kernel: 1}\n";
