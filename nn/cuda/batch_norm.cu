@@ -209,25 +209,9 @@ __global__ void __launch_bounds__(block_threads, 2)
     });
     sum.flush(), products.flush();
   }
-  const Two here = sum_over_block<V>(
-      [&](int k) {
-        return Two{sum.sum()[k], products.sum()[k]};
-      },
-      cut, shared, range.thread);
   const TileChannel channel(cut, V, range.thread);
-  if (channel.writes)
-    s.partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
-        make_double2(here.first, here.second);
-  if (!is_last(s.finished)) return;
-  const auto partial = [&](int p) { return s.partials[place_of(p, cut.channels, channel.number)]; };
-
   Two all;
-  if (channel.exists)
-    over_parts(cut.parts, channel.height, channel.heights, partial, [&](int, const double2& part) {
-      all += Two{part.x, part.y};
-    });
-  all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
-  if (!channel.writes) return;
+  if (!sum_over_tile(sum, products, cut, channel, range.thread, shared, s.partials, s.finished, all)) return;
   const int c = channel.number;
   const double count = static_cast<double>(cut.rows);
   const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;

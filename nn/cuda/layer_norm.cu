@@ -125,26 +125,9 @@ __global__ void __launch_bounds__(block_threads, 2)
     });
     sum.flush(), products.flush();
   }
-  const Two here = sum_over_block<V>(
-      [&](int k) {
-        return Two{sum.sum()[k], products.sum()[k]};
-      },
-      cut, shared, range.thread);
   const TileChannel channel(cut, V, range.thread);
-  if (channel.writes)
-    partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
-        make_double2(here.first, here.second);
-  if (!is_last(finished)) return;
   Two all;
-  if (channel.exists)
-    over_parts(
-        cut.parts, channel.height, channel.heights,
-        [&](int p) { return partials[place_of(p, cut.channels, channel.number)]; },
-        [&](int, const double2& part) {
-          all += Two{part.x, part.y};
-        });
-  all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
-  if (!channel.writes) return;
+  if (!sum_over_tile(sum, products, cut, channel, range.thread, shared, partials, finished, all)) return;
   if (dbias != nullptr) dbias[channel.number] = static_cast<float>(all.first);
   dweight[channel.number] = static_cast<float>(all.second);
 }

@@ -154,4 +154,32 @@ __device__ inline bool is_last(unsigned* finished) {
   return last;
 }
 
+/// Two sums of each channel over all rows, of the threads' own sums. The last block of a tile returns true on
+/// the threads that have a channel to write, with that channel's sums in `all`. `partials` holds
+/// parts * channels values, `shared` sums_of_block<V, Two>. All threads of the block call it.
+template <int V>
+__device__ __forceinline__ bool sum_over_tile(const LongSum<V>& first, const LongSum<V>& second,
+                                              const Cut& cut, const TileChannel& channel, int thread,
+                                              Two* shared, double2* partials, unsigned* finished, Two& all) {
+  const Two here = sum_over_block<V>(
+      [&](int k) {
+        return Two{first.sum()[k], second.sum()[k]};
+      },
+      cut, shared, thread);
+  if (channel.writes)
+    partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
+        make_double2(here.first, here.second);
+  if (!is_last(finished)) return false;
+  all = {};
+  if (channel.exists)
+    over_parts(
+        cut.parts, channel.height, channel.heights,
+        [&](int p) { return partials[place_of(p, cut.channels, channel.number)]; },
+        [&](int, const double2& part) {
+          all += Two{part.x, part.y};
+        });
+  all = sum_over_heights(all, channel.columns, channel.heights, shared, thread);
+  return channel.writes;
+}
+
 }  // namespace lpsgd::cuda
