@@ -29,6 +29,10 @@ struct DropoutDraws {
         limit(static_cast<std::uint32_t>(std::floor(probability * 0x1p32))),
         scale(static_cast<float>(1 / (1 - probability))) {}
 
+  /// Attention's weights: the first block of a head's row of weights, which begin with a block of their own.
+  LPSGD_HD static std::uint32_t first_block(std::int64_t head, std::int64_t row, std::int64_t frames) {
+    return static_cast<std::uint32_t>((head * frames + row) * ((frames + 3) / 4));
+  }
   /// Of four values of the sample with this position.
   LPSGD_HD Philox4x32 draw(std::uint32_t block, std::uint32_t position, std::uint32_t step) const {
     return philox4x32(block, position, step, layer, seed, static_cast<std::uint32_t>(RandomUse::dropout));

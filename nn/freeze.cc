@@ -44,7 +44,7 @@ void check_order(const Graph& graph, const std::vector<bool>& frozen) {
   for (std::size_t n = 1; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     for (const std::size_t i : node.inputs) trained[n] = std::max(trained[n], trained[i]);
-    if (frozen[n] && trained[n] != 0)
+    if (frozen[n] && !node.frozen && trained[n] != 0)
       throw ConfigError(fmt::format("'{}' cannot be frozen, because '{}' in front of it is trained",
                                     printable(node.name), printable(graph.nodes[trained[n]].name)));
     if (!frozen[n] && !node.frozen && !node.tensors.empty()) trained[n] = n;
@@ -61,8 +61,8 @@ void freeze(Graph& graph, const std::vector<std::string>& names) {
   const std::vector<bool> frozen = named_layers(graph, patterns);
   check_order(graph, frozen);
   for (std::size_t n = 0; n < graph.nodes.size(); ++n)
-    if (frozen[n] && graph.nodes[n].lends)
-      throw ConfigError(fmt::format("'{}' cannot be frozen, because another layer has its weight, too",
+    if (frozen[n] && (graph.nodes[n].lends || graph.nodes[n].borrows))
+      throw ConfigError(fmt::format("'{}' cannot be frozen, because it shares its weight with another layer",
                                     printable(graph.nodes[n].name)));
 
   const std::vector<TensorInfo> tensors = std::exchange(graph.tensors, {}),

@@ -64,7 +64,8 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
     const auto elements = elements_of(p.shape);
     if (!elements) refuse(fmt::format("its {} {} is too large", p.suffix, shape_text(p.shape)));
     node.tensors.push_back(graph_.add(node, {name + "." + p.suffix, p.kind, p.shape, *elements}, p.init));
-    if (graph_.parameters > max_parameters) refuse("the network has too many parameters");
+    if (graph_.parameters + graph_.frozen_arena > max_parameters)
+      refuse("the network has too many parameters");
   }
   for (const BufferSpec& b : layer->buffers()) {
     node.buffers.push_back(graph_.buffers.size());

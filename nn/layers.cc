@@ -36,7 +36,8 @@ std::span<const LayerKind> layer_kinds() {
           "queries, keys and values, side by side in one input or as three inputs; the products before and "
           "behind it are dense layers",
           make_attention_layer},
-      LayerKind{"position", "adds to each frame a trained vector for its position (Gehring et al. 2017)",
+      LayerKind{"position",
+                "adds to each frame a vector for its position, trained or fixed (Gehring et al. 2017)",
                 make_position_layer},
       LayerKind{"class_token",
                 "puts a trained vector before the frames, as one more frame (Dosovitskiy et al. 2020)",

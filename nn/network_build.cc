@@ -91,7 +91,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   const Node& node = graph.nodes[step.node];
   Binding b;
   b.batch = batch;
-  b.training = !options.inference_only && !node.frozen;
+  b.training = !options.inference_only && (!node.frozen || step.has_backward);
   b.random = {options.seed, static_cast<std::uint32_t>(step.node), options.first};
   b.shape = node.shape;
   b.type = plan.values[step.output].type;

@@ -1,5 +1,7 @@
 #include "nn/network_spec.h"
 
+#include <algorithm>
+
 #include "nn/graph.h"
 
 namespace lpsgd {
@@ -19,6 +21,10 @@ void NetworkSpec::list_layers() {
   for (const Node& node : graph_->nodes) {
     if (!node.layer) continue;
     LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops(), node.frozen};
+    if (node.borrows)
+      info.weight_of = std::ranges::find_if(graph_->nodes, [&](const Node& n) {
+                         return n.lends && n.tensors[0] == node.tensors[0];
+                       })->name;
     for (const std::size_t t : node.own_tensors()) info.parameters += graph_->tensor(node, t).elements;
     layers_.push_back(std::move(info));
   }

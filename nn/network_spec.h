@@ -22,6 +22,7 @@ struct LayerInfo {
   std::int64_t parameters = 0;
   std::int64_t flops = 0;  // of forward for one sample; a multiply-add counts as 2
   bool frozen = false;
+  std::string weight_of = "";  // the layer whose weight it shares, if any
 };
 
 /// A network's description with every shape inferred. It needs no device and no memory for parameters.

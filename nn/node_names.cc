@@ -53,23 +53,23 @@ std::string NodeNames::numbered(const std::string& kind, const LayerList& list) 
 std::vector<std::size_t> NodeNames::resolve(const Value& input, const std::string& layer,
                                             const LayerList& list, std::size_t previous) const {
   if (input.is_null()) return {previous};
-  if (!input.is_sequence()) return {find(input, layer, layer + ".input", list)};
+  if (!input.is_sequence()) return {find(input, layer, layer + ".input", list, "reads")};
   if (input.items.empty()) config::fail(input.origin, layer + ".input", "the list is empty");
   std::vector<std::size_t> out;
-  for (const Value& item : input.items) out.push_back(find(item, layer, layer + ".input", list));
+  for (const Value& item : input.items) out.push_back(find(item, layer, layer + ".input", list, "reads"));
   return out;
 }
 
 std::size_t NodeNames::find(const Value& name, const std::string& layer, const std::string& path,
-                            const LayerList& list) const {
+                            const LayerList& list, const char* verb) const {
   const std::string word = config::to_string(name, path, config::Environment::keep);
   if (word == input_word) return list.input;
   const auto it = nodes_.find(list.prefix + word);
   if (it != nodes_.end()) return it->second;
-  if (list.prefix + word == layer) config::fail(name.origin, path, "a layer cannot read itself");
+  if (list.prefix + word == layer) config::fail(name.origin, path, fmt::format("no layer {} itself", verb));
   if (comes_later(word, list.entries))
     config::fail(name.origin, path,
-                 fmt::format("'{}' comes later; a layer reads what is defined before it", word));
+                 fmt::format("'{}' comes later; a layer {} what is defined before it", word, verb));
   std::vector<std::string> known{input_word};
   for (const auto& entry : nodes_)
     if (entry.first.starts_with(list.prefix)) known.push_back(entry.first.substr(list.prefix.size()));

@@ -36,13 +36,13 @@ class NodeNames {
                                    const LayerList& list, std::size_t previous) const;
   /// The node that a layer's `weight_of` names, likewise.
   std::size_t weight_of(const config::Value& owner, const std::string& layer, const LayerList& list) const {
-    return find(owner, layer, layer + ".weight_of", list);
+    return find(owner, layer, layer + ".weight_of", list, "takes the weight of");
   }
 
  private:
-  /// `path` is the key that has the name.
+  /// `path` is the key that has the name, `verb` what the layer does to what it names.
   std::size_t find(const config::Value& name, const std::string& layer, const std::string& path,
-                   const LayerList& list) const;
+                   const LayerList& list, const char* verb) const;
 
   std::map<std::string, std::size_t> nodes_;  // by full name
   std::map<std::string, int> counts_;         // of the names that numbered() has made

@@ -173,9 +173,11 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
     const auto written = std::find_if(manifest.codecs.begin(), manifest.codecs.end(),
                                       [&](const auto& one) { return one.first == tensors[t].name; });
     if (written == manifest.codecs.end())
-      throw ConfigError(fmt::format(
-          "{}: is of another network, or was written with another train.freeze: it did not train '{}'",
-          folder, tensors[t].name));
+      throw ConfigError(
+          fmt::format("{}: is of another network, or was written with another train.freeze or 'trained': it "
+                      "did not train "
+                      "'{}'",
+                      folder, tensors[t].name));
     if (written->second == now) continue;
     if (written->second.find("error_feedback: true") != std::string::npos)
       throw ConfigError(fmt::format(
@@ -186,8 +188,8 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   if (state.frozen.tensors)
     for (const TensorInfo& frozen : *state.frozen.tensors)
       if (std::ranges::any_of(manifest.codecs, [&](const auto& one) { return one.first == frozen.name; }))
-        throw ConfigError(
-            fmt::format("{}: was written with another train.freeze: it trained '{}'", folder, frozen.name));
+        throw ConfigError(fmt::format(
+            "{}: was written with another train.freeze or 'trained': it trained '{}'", folder, frozen.name));
   CheckpointFiles files(from);
   const bool is_adam =
       std::ranges::any_of(state.arenas, [](const NamedArena& arena) { return arena.name == second_moment; });

@@ -266,9 +266,9 @@ class OnnxWriter final : public OperatorWriter {
 std::string onnx_model(const NetworkSpec& network, std::span<const float> parameters,
                        std::span<const float> frozen, const std::vector<NamedBuffer>& buffers,
                        const OnnxOptions& options, OnnxSummary* summary) {
-  if (network.parameters() > std::numeric_limits<std::int32_t>::max() / 4)
-    throw Error(fmt::format("{} parameters do not fit into an ONNX file, which holds 2 GB at most",
-                            network.parameters()));
+  const std::int64_t all = network.parameters() + network.frozen_parameters();
+  if (all > std::numeric_limits<std::int32_t>::max() / 4)
+    throw Error(fmt::format("{} parameters do not fit into an ONNX file, which holds 2 GB at most", all));
   const onnx::ModelProto model =
       OnnxWriter(network.graph(), parameters, frozen, buffers, options).write(network.name(), summary);
   std::string bytes;

@@ -68,7 +68,9 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
                       {"shape", layer.shape},
                       {"parameters", layer.parameters},
                       {"flops", layer.flops},
-                      {"frozen", layer.frozen}});
+                      {"frozen", layer.frozen},
+                      {"weight_of", layer.weight_of.empty() ? nlohmann::ordered_json()
+                                                            : nlohmann::ordered_json(layer.weight_of)}});
   o["network"] = spec.name();
   o["parameters"] = spec.parameters();
   o["frozen_parameters"] = spec.frozen_parameters();
@@ -107,7 +109,9 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
   for (const LayerInfo& layer : spec.layers())
     out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}{}\n", layer.name, width, layer.kind,
                        fmt::format("{}", fmt::join(layer.shape, " x ")), layer.parameters, layer.flops,
-                       layer.frozen ? "  frozen" : "");
+                       layer.frozen              ? "  frozen"
+                       : layer.weight_of.empty() ? ""
+                                                 : fmt::format("  weight of {}", layer.weight_of));
   out += fmt::format("\n{:<{}}  {:<9} {:>18} {:>12} {:>12} {:>7}  {}\n", "tensor", width, "kind", "shape",
                      "elements", "wire bytes", "ratio", "codec");
   std::uint64_t total = 0;

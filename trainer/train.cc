@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "nn/graph.h"
 #include "trainer/agreement.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
@@ -92,11 +93,14 @@ std::string some_of(std::vector<std::string> names) {
          (more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-/// They would stay random.
+/// They would stay random. Those of layers that are never trained are not: they are sines.
 void warn_of_random_frozen(const NetworkSpec& spec, const Weights* init) {
   std::vector<std::string> random;
-  for (const TensorInfo& tensor : spec.frozen_tensors())
-    if (init == nullptr || init->skip.matches(tensor.name)) random.push_back(tensor.name);
+  const Graph& graph = spec.graph();
+  for (std::size_t t = 0; t < graph.frozen.size(); ++t)
+    if (graph.frozen_inits[t].kind != Init::Kind::sines &&
+        (init == nullptr || init->skip.matches(graph.frozen[t].name)))
+      random.push_back(graph.frozen[t].name);
   if (!random.empty())
     log::warn("train.freeze: frozen tensors keep their random initial values: {} ({})", some_of(random),
               init == nullptr ? "--init gives them others" : "--init-skip leaves them out");

@@ -62,9 +62,15 @@ Weights read_weights(const std::string& path, const NetworkSpec& spec, NamePatte
   return out;
 }
 
-/// "--init-skip fc": what lets a run start without the tensor's values.
-std::string skip_option(const std::string& tensor) {
-  return "--init-skip " + printable(tensor.substr(0, tensor.rfind('.')));
+/// What lets a run start without the tensor's values: leaving out its layer, or the tensor alone where the
+/// network's layer has others.
+std::string how_to_skip(const NetworkSpec& spec, const std::string& tensor) {
+  const std::string layer = tensor.substr(0, tensor.rfind('.'));
+  const std::vector<std::string> names = names_of(spec);
+  const bool alone = std::ranges::count(names, tensor) == 0 &&
+                     std::ranges::any_of(names, [&](const auto& n) { return n.starts_with(layer + "."); });
+  return fmt::format("--init-skip {} leaves {} out", printable(alone ? tensor : layer),
+                     alone ? "it" : "that layer");
 }
 
 }  // namespace
@@ -87,7 +93,7 @@ Weights read_initial_weights(const std::string& path, const NetworkSpec& spec,
   try {
     return read_weights(path, spec, NamePatterns(skip));
   } catch (const UnfitTensorError& e) {
-    throw ConfigError(fmt::format("--init: {}; {} leaves that layer out", e.what(), skip_option(e.tensor())));
+    throw ConfigError(fmt::format("--init: {}; {}", e.what(), how_to_skip(spec, e.tensor())));
   } catch (const ConfigError&) {  // of --init-skip
     throw;
   } catch (const Error& e) {

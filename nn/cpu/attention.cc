@@ -155,10 +155,9 @@ class AttentionOp final : public Op {
 
   /// Which of the first `count` weights of a query are dropped.
   void draw(std::int64_t head, std::int64_t query, std::int64_t count, float* factors) const {
-    const std::int64_t row = head % heads_ * frames_ + query, blocks = (frames_ + 3) / 4;  // of a row
     const std::uint32_t position = first_ + static_cast<std::uint32_t>(head / heads_);
-    context_.k.dropout_factors(draws_, static_cast<std::uint32_t>(row * blocks), position, step_, count,
-                               factors);
+    context_.k.dropout_factors(draws_, DropoutDraws::first_block(head % heads_, query, frames_), position,
+                               step_, count, factors);
   }
 
   void forward_head(std::int64_t head, const Scratch& s) {

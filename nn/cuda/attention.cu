@@ -112,8 +112,7 @@ class QueryDropout {
       : draws_(dropout.draws) {
     const unsigned frames = static_cast<unsigned>(s.padded_frames);
     const Pair pair(s, range.first + row / frames);
-    const unsigned of_sample = static_cast<unsigned>(pair.head * s.frames) + row % frames;
-    first_block_ = of_sample * (static_cast<unsigned>(s.frames + pack - 1) / pack);
+    first_block_ = DropoutDraws::first_block(pair.head, row % frames, s.frames);
     position_ = draws_.first + dropout.pass->first + static_cast<unsigned>(pair.sample);
     step_ = dropout.pass->step;
   }

@@ -16,8 +16,10 @@ class DenseLayer final : public Layer {
     v.required();
     v.field("units", units_, "output features", {.min = 1, .max = 1 << 24});
     v.field("bias", bias_, "add a trained bias to each output");
-    v.field("weight_of", weight_of_,
-            "an embedding whose table is also this layer's weight; none: it has its own");
+    v.field(
+        "weight_of", weight_of_,
+        "an embedding whose table is also this layer's weight, with the embedding's initial values; none: it "
+        "has its own");
     init_.fields(v);
   }
 

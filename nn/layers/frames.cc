@@ -43,12 +43,14 @@ class PositionLayer final : public Layer {
             {.min = 1, .max = max_option});
     v.field("init_deviation", deviation_, "initial vectors: normal with this deviation", {.min = 0});
     v.field("trained", trained_,
-            "false: the vectors are not trained, and are sines and cosines unless they are read");
+            "false: the vectors are not trained; they are sines and cosines unless `--init` gives others");
   }
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = sequence(inputs);
     if (in[0] > frames_)
       throw LayerError(fmt::format("has vectors for {} frames, and its input has {}", frames_, in[0]));
+    if (!trained_ && deviation_ != default_deviation)
+      throw LayerError("has init_deviation, but its vectors are not trained");
     features_ = in[1];
     elements_ = in[0] * in[1];
     return in;
@@ -73,7 +75,8 @@ class PositionLayer final : public Layer {
 
  private:
   std::int64_t frames_ = 1, features_ = 1, elements_ = 0;
-  double deviation_ = 0.02;
+  static constexpr double default_deviation = 0.02;
+  double deviation_ = default_deviation;
   bool trained_ = true;
 };
 

@@ -52,9 +52,8 @@ def _add_positions(to, node, x, y):
     features = x.shape[1]
     frames = table.tensor.numel() // features
     shapes = {"weight": (frames, features)}
-    return to.emit_with_tensors(
-        node, "position", [x], _layer_of(table), {"weight": table}, shapes, frames=frames
-    )
+    keys = {"frames": frames, **({} if table.tensor.requires_grad else {"trained": False})}
+    return to.emit_with_tensors(node, "position", [x], _layer_of(table), {"weight": table}, shapes, **keys)
 
 
 def _add_fixed_positions(to, node, x, constant):
@@ -63,7 +62,9 @@ def _add_fixed_positions(to, node, x, constant):
     must(len(x.shape) == 2 and len(constant.buffers) == 1, what)
     frames, features = x.shape
     (name,) = constant.buffers
+    must(not name.startswith("_tensor_constant"), f"adds {OF_NO_LAYER}, made in forward; lpsgd adds parameters and buffers")
     table = to.buffer(name)
+    must(table.is_floating_point(), f"adds {name}, which is of {table.dtype}; lpsgd adds numbers of floating point")
     must(table.is_contiguous() and table.numel() % features == 0 and table.numel() >= frames * features, what)
     own = table.reshape(-1, features)
     try:

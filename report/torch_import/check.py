@@ -33,8 +33,8 @@ FURTHEST_SCORE = 3e-2  # of a score's deviation between images; float32 rounds t
 def other_weights(module, network, shape=None):
     """Lends the module weights and running statistics that hide nothing. `shape`: of an image, to which the
     statistics then fit about: through many gates a signal that nothing normalises would fade."""
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    kept = {name: tensor.detach().clone() for name, tensor in own.items()}
+    own = [*module.parameters(), *module.buffers(), *network.parameters.values()]  # some may be twice
+    kept = [(tensor, tensor.detach().clone()) for tensor in own]
     generator = torch.Generator().manual_seed(1)
     try:
         with torch.no_grad():
@@ -53,8 +53,8 @@ def other_weights(module, network, shape=None):
         yield
     finally:
         with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(kept[name])
+            for tensor, before in kept:
+                tensor.copy_(before)
         module.zero_grad(set_to_none=True)
         module.eval()
 
@@ -113,9 +113,7 @@ def functions(module, network, shape, vocabulary):
 def _same_in_double(module, network, shape, vocabulary):
     try:
         double = copy.deepcopy(module).double()
-        own = {**dict(double.named_parameters()), **dict(double.named_buffers())}
-        origins = network.origins
-        parameters = {n: own[origins[n]].view(one.shape) for n, one in network.parameters.items()}
+        parameters = {n: network.tensor_of(double, n).view(one.shape) for n, one in network.parameters.items()}
         _functions(double, parameters, network, shape, vocabulary)
     except Exception:  # it may differ there, too, or not compute in float64 at all
         return False
@@ -133,10 +131,10 @@ def _functions(module, parameters, network, shape, vocabulary):
 
 
 def _compare(module, parameters, network, x, training, seed):
-    named, origins = dict(module.named_parameters()), network.origins
     copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+    theirs_of = {name: network.tensor_of(module, name) for name in copies}
     for name, tensor in copies.items():
-        tensor.requires_grad_(training and origins[name] in named and named[origins[name]].requires_grad)
+        tensor.requires_grad_(training and theirs_of[name].requires_grad)
     module.zero_grad(set_to_none=True)
     module.train(training)
     when = "in training" if training else "in evaluation"
@@ -151,21 +149,22 @@ def _compare(module, parameters, network, x, training, seed):
     if not training:
         return
     if theirs.requires_grad:
-        _compare_gradients(module, copies, network, ours, theirs, seed)
-    for name, tensor in module.named_buffers():
-        if name in copies:
-            _close(copies[name], tensor, f"after a step the values of {name}")
+        _compare_gradients(theirs_of, copies, network, ours, theirs, seed)
+    for name, tensor in theirs_of.items():
+        if not isinstance(tensor, torch.nn.Parameter):
+            what = f"after a step the values of {network.origins[name]}"
+            _close(copies[name].view_as(tensor), tensor, what)
 
 
-def _compare_gradients(module, copies, network, ours, theirs, seed):
-    named, origins = dict(module.named_parameters()), network.origins
+def _compare_gradients(theirs_of, copies, network, ours, theirs, seed):
+    origins = network.origins
     weights = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(seed))
     try:
         (theirs * weights).sum().backward()
     except RuntimeError as error:
         raise UserError(f"PyTorch cannot train the module: {cause(error)}") from error
     (ours * weights).sum().backward()
-    gradients = {name: named[origins[name]].grad for name, tensor in copies.items() if tensor.requires_grad}
+    gradients = {name: theirs_of[name].grad for name, tensor in copies.items() if tensor.requires_grad}
     for name, gradient in gradients.items():
         if gradient is None:
             what = "gets no gradient in the module, without requires_grad=False"

@@ -1,5 +1,6 @@
 """A network file: its layers, its text, and the parameters that its layers have."""
 
+import functools
 from dataclasses import dataclass, field
 
 from errors import UserError
@@ -44,6 +45,10 @@ class Network:
     problems: dict = field(default_factory=dict)  # what has no layer: the places of each
     notes: list = field(default_factory=list)  # what the user is told
     ending: object = None  # what the module does to the last layer's output: a softmax, or nothing
+
+    def tensor_of(self, module, name):
+        """The module's tensor that this one here is. It may have several names there."""
+        return functools.reduce(getattr, self.origins[name].split("."), module)
 
     def can_share(self, kind, suffix, owner):
         """Whether a layer of this kind may take this parameter from the layer `owner`."""

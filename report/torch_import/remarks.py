@@ -1,5 +1,7 @@
 """What the user is told of a module that was imported."""
 
+from torch import nn
+
 
 def few(names):
     """The first of the names, and how many more there are."""
@@ -16,7 +18,7 @@ def lines(module, network):
     if unused:
         out.append(f"left out, because the scores do not depend on it: {few(unused)}")
     frozen, rest = _without_gradient(module, network)
-    trained = any(p.requires_grad for n, p in module.named_parameters() if n in used)
+    trained = any(p.requires_grad for p in module.parameters() if id(p) in used_tensors)
     is_all = frozen and not rest and not trained
     if is_all:
         out.append("no parameter needs a gradient in PyTorch; lpsgd trains one layer at least")
@@ -33,12 +35,18 @@ def lines(module, network):
 def _without_gradient(module, network):
     """The layers in front, up to the first that is trained, whose parameters need none; and all other such
     parameters."""
-    named = dict(module.named_parameters())
-    needs = {name: named[origin].requires_grad for name, origin in network.origins.items() if origin in named}
+    tensors = {name: network.tensor_of(module, name) for name in network.origins}
+    fixed = {layer.name for layer in network.layers if not layer.keys.get("trained", True)}
+    needs = {
+        name: tensor.requires_grad
+        for name, tensor in tensors.items()
+        if isinstance(tensor, nn.Parameter) and name.rpartition(".")[0] not in fixed
+    }
+    shared = {layer.keys.get("weight_of") for layer in network.layers}  # lpsgd freezes none of them
     frozen = []
     for layer in network.layers:
         own = [need for name, need in needs.items() if name.rpartition(".")[0] == layer.name]
-        if any(own):
+        if any(own) or layer.name in shared:
             break
         if own:
             frozen.append(layer.name)

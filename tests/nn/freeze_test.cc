@@ -234,11 +234,19 @@ TEST(Freeze, WhatCannotBeFrozenIsNamed) {
   const std::string fixed =
       "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
       "  - {position: p, frames: 5, trained: false}\n  - {dense: f, units: 6}\n";
-  EXPECT_EQ(error_of({"p"}, fixed), "'p' cannot be frozen, because 'e' in front of it is trained");
+  EXPECT_EQ(error_of({"p"}, fixed), "no error");  // it is already
   const std::string shared =
       "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
       "  - {dense: d, units: 5}\n  - {dense: f, units: 6, weight_of: e}\n";
-  EXPECT_EQ(error_of({"e"}, shared), "'e' cannot be frozen, because another layer has its weight, too");
+  EXPECT_EQ(error_of({"e"}, shared), "'e' cannot be frozen, because it shares its weight with another layer");
+  const std::string borrowed =
+      "input: [4]\nclasses: 6\nlayers:\n  - {embedding: a, vocabulary: 6, dimension: 5}\n"
+      "  - {embedding: e, vocabulary: 6, dimension: 5, input: in}\n  - {dense: d, units: 6, input: a, "
+      "weight_of: e}\n"
+      "  - {dense: f, units: 6, input: e}\n  - {add: s, input: [d, f]}\n";
+  EXPECT_EQ(error_of({"a"}, borrowed), "no error");
+  EXPECT_EQ(error_of({"a", "d"}, borrowed),
+            "'d' cannot be frozen, because it shares its weight with another layer");
 }
 
 }  // namespace

@@ -259,6 +259,8 @@ TEST(NetworkSpec, SharedWeights) {
   EXPECT_EQ(shared.tensors()[0].name, "e.weight");
   EXPECT_EQ(shared.tensors()[2].name, "f.bias");
   EXPECT_EQ(shared.layers()[2].parameters, 9);
+  EXPECT_EQ(shared.layers()[2].weight_of, "e");
+  EXPECT_EQ(shared.layers()[1].weight_of, "");
 
   EXPECT_EQ(error_of(text("{dense: f, units: 9, weight_of: g}")),
             "net.yaml:3:87: f.weight_of: there is no layer 'g' here, did you mean 'e'?");
@@ -297,7 +299,7 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
             "net.yaml:5:22: r.input: there is no layer 'c2' here, did you mean 'c1'?");
   EXPECT_EQ(layers_error("  - {relu: a, input: b}\n  - {relu: b}\n"),
             "net.yaml:4:22: a.input: 'b' comes later; a layer reads what is defined before it");
-  EXPECT_EQ(layers_error("  - {relu: a, input: a}\n"), "net.yaml:4:22: a.input: a layer cannot read itself");
+  EXPECT_EQ(layers_error("  - {relu: a, input: a}\n"), "net.yaml:4:22: a.input: no layer reads itself");
   EXPECT_EQ(layers_error("  - {relu: a}\n  - {tanh: a}\n"),
             "net.yaml:5:12: layers[1]: there are two layers 'a'");
   EXPECT_EQ(layers_error("  - {block: b}\n"),

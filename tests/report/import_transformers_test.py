@@ -5,8 +5,9 @@
 
 import unittest
 
+import numpy as np
 import torch
-from import_harness import HEAD, ComparedTest
+from import_harness import HEAD, ComparedTest, load
 
 VISION = HEAD + """
 from torchvision.models.vision_transformer import VisionTransformer
@@ -134,7 +135,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, vocab=13, features=16, heads=4, block_size=12, dropout=0.0, flash=False, bias=True, tie=False):
+    def __init__(self, vocab=13, features=16, heads=4, block_size=12, dropout=0.0, flash=False, bias=True, tie=""):
         super().__init__()
         self.block_size = block_size
         blocks = nn.ModuleList(Block(features, heads, block_size, dropout, flash, bias) for _ in range(2))
@@ -142,8 +143,13 @@ class Net(nn.Module):
             wte=nn.Embedding(vocab, features), wpe=nn.Embedding(block_size, features), drop=nn.Dropout(dropout), h=blocks,
             ln_f=LayerNorm(features, bias)))
         self.lm_head = nn.Linear(features, vocab, bias=False)
+        if tie == "first":  # PyTorch then names the weight by the last layer
+            transformer = self.__dict__["_modules"].pop("transformer")
+            self.transformer = transformer
         if tie:
             self.transformer.wte.weight = self.lm_head.weight
+        if tie == "frozen":
+            self.lm_head.weight.requires_grad = False
 
     def forward(self, idx):
         b, t = idx.size()
@@ -266,8 +272,26 @@ class PositionalEncoding(nn.Module):
         pe[:, 0, 1::2] = torch.cos(position * div_term)
         self.register_buffer("pe", pe.transpose(0, 1) if kind == "frames" else pe, persistent=kind != "hidden")
         self.register_buffer("more", torch.ones(1, 1, d_model))
+        self.register_buffer("numbers", torch.arange(7 * d_model).view(7, d_model))
+        if kind == "attribute":
+            self.plain = pe[:7, 0].clone()
+        if kind == "parameter":
+            self.fixed = nn.Parameter(pe[:, 0].clone(), requires_grad=False)
 
     def forward(self, x):
+        if self.kind == "attribute":
+            return x + self.plain.to(x.device)
+        if self.kind == "parameter":
+            return x + self.fixed[: x.size(1)]
+        if self.kind == "integers":
+            return x + self.numbers
+        if self.kind == "made":
+            return x + torch.ones(7, 8)
+        if self.kind == "changed":
+            x = x + self.pe[: x.size(1)].transpose(0, 1)
+            if self.training:
+                self.pe.mul_(0.5)
+            return x
         if self.kind == "odd":
             return self.dropout(x + self.pe[1 : x.size(1) + 1].transpose(0, 1))
         if self.kind == "two":
@@ -353,8 +377,11 @@ class Transformers(ComparedTest):
                 self.compare_training(module, self.dumped(x.numpy(), labels.numpy()), x, labels)
                 (self.root / "net").rename(self.root / f"{out}.kept")
         tokens = ("--input", "9", "--tokens", "--with")
-        self.imported(GPT, *tokens, "tie=True", out="tied")
-        self.assertIn(", units: 13, bias: false, weight_of: transformer.wte}", self.text("tied"))
+        for tie in ("last", "first", "frozen"):
+            said = self.imported(GPT, *tokens, f"tie={tie}", out=tie)
+            self.assertIn(", units: 13, bias: false, weight_of: transformer.wte}", self.text(tie))
+            self.assertNotIn("lm_head", said)
+            self.assertEqual("need no gradient in PyTorch, but are trained here: transformer.wte.weight" in said, tie == "frozen")
         self.imported(GPT, *tokens, "bias=False", out="unbiased")
         self.assertEqual(self.text("unbiased").count(", bias: false}"), 6)
         for flash in (False, True):
@@ -364,13 +391,26 @@ class Transformers(ComparedTest):
     def test_positions_in_a_buffer(self):
         words = ("--input", "7", "--tokens")
         said = self.imported(SINES, *words)
-        self.assertNotIn("pe", said.split("left out")[0])
+        self.assertIn("left out, because the scores do not depend on it: pos_encoder.more, pos_encoder.numbers\n", said)
         self.assertIn("{position: pos_encoder.pe, frames: 20, trained: false}", self.lines())
         x, labels = torch.randint(0, 13, (2, 3, 7), generator=torch.Generator().manual_seed(5))
-        self.compare_training(self.module(SINES, masks=["pos_encoder.more"]), self.dumped(x.numpy(), labels.numpy()), x, labels)
+        self.compare_training(self.module(SINES, masks=["pos_encoder.more", "pos_encoder.numbers"]), self.dumped(x.numpy(), labels.numpy()), x, labels)
         for kind in ("frames", "hidden"):
             self.imported(SINES, *words, "--with", f"kind={kind}", "--with", "dropout=0.1", out=kind)
             self.assertIn("{position: pos_encoder.pe, frames: 20, trained: false}", self.text(kind))
+        for kind, name, frames in (("attribute", "plain", 7), ("parameter", "fixed", 20)):
+            self.imported(SINES, *words, "--with", f"kind={kind}", out=kind)
+            self.assertIn(f"{{position: pos_encoder.{name}, frames: {frames}, trained: false}}", self.text(kind))
+            table = load(self.root / kind / "weights.safetensors")[f"pos_encoder.{name}.weight"]
+            np.testing.assert_allclose(table[:, 0], np.sin(np.arange(frames)), atol=1e-6)
+        for kind, expected in (
+            ("integers", "adds pos_encoder.numbers, which is of torch.int64; lpsgd adds numbers of floating point"),
+            ("made", "adds a tensor that belongs to no layer, made in forward; lpsgd adds parameters and buffers")):
+            (line,) = self.refused_lines(SINES, *words, "--with", f"kind={kind}")
+            self.assertTrue(line.endswith(expected), line)
+        status, _, said = self.run_import(SINES, *words, "--with", "kind=changed", name="make", out="refused")
+        self.assertEqual(status, 2)
+        self.assertIn("pos_encoder.pe differ", said)
         for kind, buffers in (("odd", "pos_encoder.pe"), ("two", "pos_encoder.more, pos_encoder.pe")):
             (line,) = self.refused_lines(SINES, *words, "--with", f"kind={kind}")
             self.assertTrue(line.endswith(f"adds {buffers}, a tensor that belongs to no layer; lpsgd adds one vector for each "
