@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pathlib
 import unittest
 
 import numpy as np
@@ -79,6 +80,48 @@ class Sequences(SequenceCase):
                 whole = self.train(name + "-whole", *arguments, config=config)
                 for key, values in model(whole, "epoch-0002").items():
                     np.testing.assert_array_equal(values, model(parts, "epoch-0002")[key], key)
+
+    def test_shared_weights_fixed_positions_and_dropout(self):
+        """Of any number of ranks, across a resume, and as the beginning of another run."""
+        network = self.write("shared.yaml", """
+input: [any]
+classes: 12
+layers:
+  - {embedding: words, vocabulary: 12, dimension: 12, init_deviation: 0.1}
+  - {position: position, frames: 30, trained: false}
+  - {dense: in_proj, units: 36}
+  - {attention: attention, heads: 3, causal: true, dropout: 0.2}
+  - {dense: out_proj, units: 12}
+  - {dropout: dropout, probability: 0.1}
+  - {add: sum, input: [dropout, position]}
+  - {layer_norm: norm, bias: false}
+  - {dense: scores, units: 12, weight_of: words}
+""")
+        arguments = ("--set", f"network={network}", "--set", "optimizer={kind: adamw}", "--set", "schedule.lr=0.01")
+        one = self.records("one", *arguments, config=self.text, ranks=1)
+        self.assertLess(one[1]["train_loss"], 0.97 * one[0]["train_loss"])
+        for ranks, micro_batches in ((2, 1), (4, 1), (2, 2)):
+            other = self.records(f"of{ranks}-{micro_batches}", *arguments, "--set", f"train.micro_batches={micro_batches}",
+                                 config=self.text, ranks=ranks)
+            self.assert_same(one, other, ("train_loss", "val_loss", "val_top1", "frames", "samples"))
+        coded = (*arguments, "--set", "exchange={codec: {kind: qsgd, bits: 8, error_feedback: true}, min_elements: 0}")
+        started = run("train", self.text, "--out", self.path("parts"), *coded, "--steps", 3, ranks=2)
+        self.assertEqual(started.status, 0, started)
+        self.assertNotIn("warning", started.err + started.out)
+        parts = self.train("parts", *coded, "--resume", config=self.text)
+        whole = self.train("whole", *coded, config=self.text)
+        tensors = model(whole, "epoch-0002")
+        for key, values in tensors.items():
+            np.testing.assert_array_equal(values, model(parts, "epoch-0002")[key], key)
+        self.assertEqual(sorted(tensors), ["in_proj.bias", "in_proj.weight", "norm.weight", "out_proj.bias", "out_proj.weight",
+                                           "position.weight", "scores.bias", "words.weight"])
+        np.testing.assert_allclose(tensors["position.weight"][:, 0], np.sin(np.arange(30)), atol=1e-6)
+        self.train("again", *arguments, "--init", whole, config=self.text)
+        trained = self.write("trained.yaml", pathlib.Path(network).read_text().replace(", trained: false", ""))
+        refused = run("train", self.text, "--out", whole, *coded, "--set", f"network={trained}", "--set", "train.epochs=3",
+                      "--resume", ranks=2)
+        self.assertEqual(refused.status, 2, refused)
+        self.assertIn("was written with another train.freeze or 'trained': it did not train 'position.weight'", refused.err)
 
     def test_a_resume_inside_an_epoch_continues_bit_for_bit(self):
         speech = self.write_speech()

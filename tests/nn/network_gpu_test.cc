@@ -378,13 +378,17 @@ TEST_F(NetworkGpu, AVisionTransformerTrainsAsOnTheCpu) {
   EXPECT_EQ(gpu.network.captured(), 2u);
 }
 
-// An embedding's backward adds to the gradient that the last layer's has written.
+// An embedding's backward adds to the gradient that the last layer's has written, in another segment. Fixed
+// positions hand on the sum of many gradients.
 TEST_F(NetworkGpu, ASharedWeightTrainsAsOnTheCpu) {
   const std::string words =
       "input: [6]\nclasses: 11\nlayers: [{embedding: e, vocabulary: 11, dimension: 8}, {dense: h, units: 8}, "
-      "tanh, {dense: fc, units: 11, weight_of: e}]";
+      "{position: p, frames: 7, trained: false}, {scale: w, factor: 0.1}, {add: s, input: [w, w, w, w, w, w, "
+      "w, w, "
+      "w]}, {add: t, input: [p, p, p, p, p, p, p, p, p, s]}, tanh, {dense: fc, units: 11, weight_of: e}]";
   Trained cpu(words, {.batch = 3, .micro_batches = 2}),
       gpu(words, {.batch = 3, .micro_batches = 2, .device = device});
+  gpu.network.announce_behind(std::vector<std::size_t>{1});  // h.weight
   for (int s = 0; s < 5; ++s) {
     SCOPED_TRACE(s);
     for (Trained* t : {&cpu, &gpu}) {
