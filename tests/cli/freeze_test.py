@@ -68,8 +68,8 @@ class Freeze(Case):
 
     def test_other_layers_cannot_be_frozen_in_a_resumed_run(self):
         out = self.train("out", *freezing("[conv1, bn1]"), "--steps", "5")
-        for layers, expected in (("[conv1]", "was written with another train.freeze: it did not train 'bn1.weight'"),
-                                 (BODY, "was written with another train.freeze: it trained 'conv2.weight'")):
+        for layers, expected in (("[conv1]", "was written with another train.freeze or 'trained': it did not train 'bn1.weight'"),
+                                 (BODY, "was written with another train.freeze or 'trained': it trained 'conv2.weight'")):
             result = run("train", self.config, "--out", out, "--resume", *freezing(layers), ranks=2)
             self.assertEqual(result.status, 2, result)
             self.assertIn(expected, result.err)
