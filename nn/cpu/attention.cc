@@ -160,6 +160,11 @@ class AttentionOp final : public Op {
                                step_, count, factors);
   }
 
+  void drop(const float* factors, float* row, std::int64_t count) const {
+    const float* const term = row;
+    context_.k.f32.drop(factors, &term, 1, row, count);
+  }
+
   void forward_head(std::int64_t head, const Scratch& s) {
     const std::int64_t count = length(head);
     const MatrixView q = part(queries, head, s), k = part(keys, head, s), v = part(values, head, s);
@@ -169,7 +174,8 @@ class AttentionOp final : public Op {
       weights(head, first, end, shown, q, k, false, s.weights);
       for (std::int64_t r = 0; dropping_ && r < end - first; ++r) {
         draw(head, first + r, shown, s.factors);
-        context_.k.drop(s.factors, s.weights + r * shown, shown);
+        float* const row = s.weights + r * shown;
+        drop(s.factors, row, shown);
       }
       const MatrixView p{s.weights, shown};
       T* const rows = output + first * features_;
@@ -202,10 +208,10 @@ class AttentionOp final : public Op {
         float *const row = s.weights + r * shown, *const gradient = s.weights_gradient + r * shown;
         if (dropping_) {
           draw(head, first + r, shown, s.factors);
-          context_.k.drop(s.factors, gradient, shown);
+          drop(s.factors, gradient, shown);
         }
         context_.k.softmax_weights_gradient(row, gradient, shown, scale_);  // 0 where the weight is 0
-        if (dropping_) context_.k.drop(s.factors, row, shown);
+        if (dropping_) drop(s.factors, row, shown);
       }
       add(values, 0, shown, rows, transposed(p), dy);
       add(queries, first, rows, shown, dp, k);

@@ -191,4 +191,24 @@ std::unique_ptr<PixelInput> make_pixel_input(Context& context, const PixelDesc& 
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
                                   const LossDesc& desc);
 
+/// Pointers, each advanced to the part of a thread. They are stored, so that a step allocates nothing.
+template <class T>
+class Terms {
+ public:
+  Terms(const Context& context, const std::vector<const void*>& terms) {
+    for (const void* term : terms) terms_.push_back(as<T>(term));
+    moved_.assign(static_cast<std::size_t>(context.threads), terms_);
+  }
+  const T* const* at(int thread, std::int64_t offset) {
+    std::vector<const T*>& out = moved_[static_cast<std::size_t>(thread)];
+    for (std::size_t i = 0; i < terms_.size(); ++i) out[i] = terms_[i] + offset;
+    return out.data();
+  }
+  int count() const { return static_cast<int>(terms_.size()); }
+
+ private:
+  std::vector<const T*> terms_;
+  std::vector<std::vector<const T*>> moved_;
+};
+
 }  // namespace lpsgd::cpu

@@ -7,26 +7,6 @@
 namespace lpsgd::cpu {
 namespace {
 
-/// Pointers, each advanced to the part of a thread. They are stored, so that a step allocates nothing.
-template <class T>
-class Terms {
- public:
-  Terms(const Context& context, const std::vector<const void*>& terms) {
-    for (const void* term : terms) terms_.push_back(as<T>(term));
-    moved_.assign(static_cast<std::size_t>(context.threads), terms_);
-  }
-  const T* const* at(int thread, std::int64_t offset) {
-    std::vector<const T*>& out = moved_[static_cast<std::size_t>(thread)];
-    for (std::size_t i = 0; i < terms_.size(); ++i) out[i] = terms_[i] + offset;
-    return out.data();
-  }
-  int count() const { return static_cast<int>(terms_.size()); }
-
- private:
-  std::vector<const T*> terms_;
-  std::vector<std::vector<const T*>> moved_;
-};
-
 std::vector<const void*> input_values(const Binding& b) {
   std::vector<const void*> out;
   for (const InputView& in : b.inputs) out.push_back(in.value);

@@ -77,6 +77,8 @@ struct ActivationKernels {
   void (*masked_sum)(const T* const* terms, int count, const T* y, T* out, std::int64_t n);
   /// out = factor * sum of terms. `out` may be one of them.
   void (*scaled_sum)(const T* const* terms, int count, float factor, T* out, std::int64_t n);
+  /// out = factors * sum of terms, and 0 where the factor is 0. `out` may be one of them.
+  void (*drop)(const float* factors, const T* const* terms, int count, T* out, std::int64_t n);
   /// out[c] = the maximum of x[offsets[i] + c] over i < count, and argmax[c] = its i: the first of equal
   /// values, or the first NaN. `argmax` may be null. count <= 65536.
   void (*window_max)(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels,
@@ -139,8 +141,6 @@ struct Kernels {
   /// the first one of `block` on.
   void (*dropout_factors)(const DropoutDraws& d, std::uint32_t block, std::uint32_t position,
                           std::uint32_t step, std::int64_t n, float* factors);
-  /// Values are multiplied by factors, and are 0 where the factor is 0.
-  void (*drop)(const float* factors, float* values, std::int64_t n);
   /// The optimizer's pass (nn/optimizer.h): g = gain * (g * g_scale + decay * w); v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,

@@ -79,6 +79,14 @@ void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64
 }
 
 template <class T>
+void drop(const float* factors, const T* const* terms, int count, T* out, std::int64_t n) {
+  each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) {
+    const typename L::V factor = L::get(factors + i), none = 0.0f;
+    L::put(out + i, maths::choose_less(none, factor, v * factor, none));
+  });
+}
+
+template <class T>
 void scaled_sum(const T* const* terms, int count, float factor, T* out, std::int64_t n) {
   each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v * factor); });
 }
@@ -283,6 +291,7 @@ constexpr ActivationKernels<T> activation_kernels{
     add_rows<T>,
     masked_sum<T>,
     scaled_sum<T>,
+    drop<T>,
     window_max<T>,
     activation_table<T>(std::make_index_sequence<activation_kinds>()),
     activation_gradient_table<T>(std::make_index_sequence<activation_kinds>()),
@@ -307,7 +316,6 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             softmax_weights_again,
                             softmax_weights_gradient,
                             dropout_factors,
-                            drop,
                             sgd,
                             adam};
 

@@ -1,4 +1,4 @@
-// Layer normalisation, softmax and dropout of its weights: kernels over rows. A row's sum is taken in 16
+// Layer normalisation, softmax, and draws of dropout: kernels over rows. A row's sum is taken in 16
 // lanes, which are then added in halves; the values that do not fill a vector come last. Included by
 // kernels_body.h alone, once per instruction set.
 #pragma once
@@ -129,10 +129,6 @@ inline void dropout_factors(const DropoutDraws& d, std::uint32_t block, std::uin
                        });
     if (to == beside) std::copy_n(beside, n - i, factors + i);
   }
-}
-
-inline void drop(const float* factors, float* values, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) values[i] = factors[i] == 0 ? 0.0f : values[i] * factors[i];
 }
 
 }  // namespace

@@ -181,6 +181,31 @@ TEST(Kernels, WhereNormsAreWrittenDoesNotMatter) {
   }
 }
 
+/// Word e mod 4 of Philox block `block` + e / 4 decides about value e; counters wrap as unsigned numbers do.
+TEST(Kernels, DropoutDrawsOneWordAValue) {
+  const DropoutDraws draws({.seed = 11, .layer = 3, .first = 0}, 0.3);
+  for (const Kernels* k : usable_kernels())
+    for (const std::size_t n : {1u, 4u, 63u, 64u, 129u, 1000u})
+      for (const std::uint32_t block : {0u, 5u, 0xfffffff0u}) {
+        SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(n) + " from " + std::to_string(block));
+        std::vector<float> factors(n + 1, 9.0f);
+        k->dropout_factors(draws, block, 70, 8, static_cast<std::int64_t>(n), factors.data());
+        EXPECT_EQ(factors[n], 9.0f);
+        for (std::size_t e = 0; e < n; ++e) {
+          const Philox4x32 draw = philox4x32(block + static_cast<std::uint32_t>(e / 4), 70, 8, 3, 11, 5);
+          ASSERT_EQ(factors[e], draw.x[e % 4] >= 0.3 * 0x1p32 ? static_cast<float>(1 / 0.7) : 0.0f) << e;
+        }
+        // Sums of two terms, in place; what is dropped is 0 whatever it was.
+        std::vector<float> a(n), b(n, 2.0f);
+        for (std::size_t e = 0; e < n; ++e)
+          a[e] = factors[e] == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(e);
+        const float* const terms[] = {a.data(), b.data()};
+        k->f32.drop(factors.data(), terms, 2, a.data(), static_cast<std::int64_t>(n));
+        for (std::size_t e = 0; e < n; ++e)
+          ASSERT_EQ(a[e], factors[e] == 0 ? 0.0f : (static_cast<float>(e) + 2.0f) * factors[e]) << e;
+      }
+}
+
 TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {
   for (const std::int64_t width : {1, 15, 16, 17, 64, 96, 147, 1043}) {
     const Results<float> first(kernels().f32, width);
