@@ -69,7 +69,8 @@ struct Graph {
   bool is_sequence() const;
 };
 
-/// Freezes the layers with these names too, and those in blocks with these names (core/name_patterns.h).
+/// Freezes the layers with these names, and those in blocks with these names (core/name_patterns.h). Layers
+/// that are never trained stay frozen.
 /// ConfigError if a name stands for no layer, if a layer in front of a frozen one is trained, or if none is
 /// left to train.
 void freeze(Graph& graph, const std::vector<std::string>& names);

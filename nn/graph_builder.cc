@@ -85,8 +85,7 @@ std::string GraphBuilder::cannot_lend(std::size_t from, const ParameterSpec& wan
   const auto takes = [&](const std::string& what) {
     return fmt::format("takes the weight of '{}', {}", owner.name, what);
   };
-  if (!owner.layer || !owner.layer->can_share_weight() || owner.borrows)
-    return takes("but only an embedding's can be shared");
+  if (!owner.layer || !owner.layer->can_share_weight()) return takes("but only an embedding's can be shared");
   if (owner.lends) return takes("which another layer has taken already");
   const Shape& shape = graph_.tensors[owner.tensors[0]].shape;
   if (shape == wanted.shape) return "";

@@ -144,7 +144,8 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   const std::int64_t weights_read = node.layer->reads_tokens() ? std::min(weights, output / operand) *
                                                                      static_cast<std::int64_t>(sizeof(float))
                                                                : operand * weights;
-  const std::int64_t kept = planned.has_backward ? node.layer->kept_bytes() * options.batch : 0;
+  const bool keeps = planned.has_backward && !step.op->recomputes_kept();
+  const std::int64_t kept = keeps ? node.layer->kept_bytes() * options.batch : 0;
   step.kind = node.kind;
   step.elements = plan.values[planned.output].elements * options.batch;
   step.forward_cost = {

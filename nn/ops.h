@@ -54,6 +54,8 @@ class Op {
   /// Writes the output of the last forward in training once more, with the same bits. For layers that
   /// can_recompute(); called at most once before each backward.
   virtual void recompute() { require(false, "this operation's output cannot be computed again"); }
+  /// Whether backward computes again what Layer::kept_bytes() counts, so that forward keeps nothing.
+  virtual bool recomputes_kept() const { return false; }
   /// Whether backward also runs that of Binding::rowwise_source.
   virtual bool runs_rowwise_source() const { return false; }
 };

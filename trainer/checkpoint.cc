@@ -174,9 +174,8 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                       [&](const auto& one) { return one.first == tensors[t].name; });
     if (written == manifest.codecs.end())
       throw ConfigError(
-          fmt::format("{}: is of another network, or was written with another train.freeze or 'trained': it "
-                      "did not train "
-                      "'{}'",
+          fmt::format("{}: is of another network, or was written with another train.freeze or 'trained': "
+                      "it did not train '{}'",
                       folder, tensors[t].name));
     if (written->second == now) continue;
     if (written->second.find("error_feedback: true") != std::string::npos)

@@ -41,6 +41,8 @@ class DropoutOp final : public Op {
     });
   }
 
+  bool recomputes_kept() const override { return true; }
+
  private:
   /// Calls body(thread, first value, number of values, their factors) for parts of all samples.
   template <class Body>

@@ -43,14 +43,13 @@ class LayerNormOp final : public Op {
                                              last - first, width_, constants_.weight, mean_.data() + first,
                                              scale_.data() + first, sums, sums + width_);
     });
-    std::int64_t p = 0;
-    for (const ParameterView& parameter : b_.parameters) {
-      float* const gradient = parameter.gradient;
-      std::copy_n(sums_[0].data() + p * width_, width_, gradient);
+    for (std::size_t p = 0; p < b_.parameters.size(); ++p) {
+      float* const gradient = b_.parameters[p].gradient;
+      const std::int64_t first = static_cast<std::int64_t>(p) * width_;
+      std::copy_n(sums_[0].data() + first, width_, gradient);
       for (std::size_t t = 1; t < sums_.size(); ++t)
         for (std::int64_t c = 0; c < width_; ++c)
-          gradient[c] += sums_[t][static_cast<std::size_t>(p * width_ + c)];
-      ++p;
+          gradient[c] += sums_[t][static_cast<std::size_t>(first + c)];
     }
   }
 

@@ -9,7 +9,7 @@ from errors import UserError
 from torch import fx
 
 from . import converters, in_place, views
-from .network import Layer, Misread, Network, Output, Unfit
+from .network import Layer, Misread, Network, Output, Unfit, attribute
 from .source import cause
 from .traced import holds_tensors
 from .views import BATCH, Parameter, parameters_of
@@ -103,7 +103,7 @@ class Converter:
 
     def buffer(self, name):
         """The module's tensor of this name."""
-        return _attribute(self._traced.module, name)
+        return attribute(self._traced.module, name)
 
     def call(self, node, name, module, *args, shape, **keywords):
         """What the module of this name inside of the node's gives. `shape`: of one sample of its output."""
@@ -152,7 +152,7 @@ class Converter:
         if node.name in self._traced.constants:
             return self._traced.constants[node.name]
         if node.op == "get_attr":
-            return views.of_parameter(Parameter(node.target, _attribute(self._traced.module, node.target)))
+            return views.of_parameter(Parameter(node.target, attribute(self._traced.module, node.target)))
         if node.name not in self._traced.shapes and not holds_tensors(self._traced.values[node.name]):
             return self._traced.values[node.name]  # such as a size
         module = self._traced.called_by(node)
@@ -265,11 +265,6 @@ def _has_hooks(module):
     """Whether it computes something else than its kind says."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names) or hasattr(module, "parametrizations")
-
-
-def _attribute(module, name):
-    path, _, last = name.rpartition(".")
-    return getattr(module.get_submodule(path), last)
 
 
 def _needed(traced):

@@ -1,6 +1,5 @@
 """A network file: its layers, its text, and the parameters that its layers have."""
 
-import functools
 from dataclasses import dataclass, field
 
 from errors import UserError
@@ -14,6 +13,12 @@ class Unfit(Exception):
 
 class Misread(Unfit):
     """An input of another form than the layer takes."""
+
+
+def attribute(module, path):
+    """What the module has at a path such as "layers.0.weight"."""
+    inner, _, last = path.rpartition(".")
+    return getattr(module.get_submodule(inner), last)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Network:
 
     def tensor_of(self, module, name):
         """The module's tensor that this one here is. It may have several names there."""
-        return functools.reduce(getattr, self.origins[name].split("."), module)
+        return attribute(module, self.origins[name])
 
     def can_share(self, kind, suffix, owner):
         """Whether a layer of this kind may take this parameter from the layer `owner`."""

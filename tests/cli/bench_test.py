@@ -199,6 +199,12 @@ layers:
                    "  - {lstm: l, cell: 8}\n  - {dense: f, units: 1000}\n")
         self.assertEqual(self.rows_of(network)["e forward"]["bytes_moved"], 4 * 16 * 5 * (1 + 2 * 8))
 
+    def test_a_dropout_moves_no_mask(self):
+        """On a CPU: backward draws again what forward has drawn."""
+        rows = self.rows_of("input: [7]\nclasses: 10\nlayers: [{dense: d, units: 12}, {dropout: e}, {dense: f, units: 10}]\n")
+        self.assertEqual(rows["e forward"]["bytes_moved"], 4 * 16 * (12 + 12))
+        self.assertEqual(rows["e backward"]["bytes_moved"], 4 * 16 * (12 + 12))
+
     def test_a_sum_of_gradients_is_counted(self):
         network = ("input: [4, 4, 4]\nclasses: 10\nlayers:\n  - {conv: c0, filters: 4, kernel: 1}\n  - {relu: r}\n"
                    "  - {conv: c1, filters: 4, kernel: 1}\n  - {conv: c2, filters: 4, kernel: 1, input: r}\n  - {add: a, input: [c1, c2]}\n"
