@@ -5,7 +5,6 @@
 
 import unittest
 
-import torch
 from import_harness import HEAD, ComparedTest
 
 ATTENTION = HEAD + """

@@ -103,6 +103,9 @@ class ImportTest(FolderTest):
 class ComparedTest(ImportTest):
     """Compares what the program computes from the written network with the module, in float64."""
 
+    def text(self, out):
+        return (self.root / out / "network.yaml").read_text()
+
     def module(self, text, name="make", masks=()):
         """The same module, with the weights that were written."""
         found = {}

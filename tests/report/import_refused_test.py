@@ -5,8 +5,7 @@
 
 import unittest
 
-import torch
-from import_harness import HEAD, IN_PLACE, ImportTest, run
+from import_harness import HEAD, IN_PLACE, ImportTest, run, torch
 
 ONE_LAYER = HEAD + """
 class Net(nn.Module):

@@ -7,8 +7,7 @@ from the written network are compared with those of the module, in float64.
 import re
 import unittest
 
-import torch
-from import_harness import HEAD, IN_PLACE, ComparedTest, load, run
+from import_harness import HEAD, IN_PLACE, ComparedTest, load, run, torch
 
 # Every kind of layer but dropout, as modules, functions and methods, and names that stand several times.
 LAYERS = HEAD + """
