@@ -267,9 +267,17 @@ void Exchange::take_errors(std::span<CodingError> sums) {
   require(!open_ && shared_->measure_error && sums.size() == shared_->tensors.size(),
           "take_errors() needs measure_error, one sum per tensor and no open step");
   coder_->take_errors(sums);
+  const int rank = shared_->transport.rank(), ranks = shared_->transport.size();
   for (Part& part : parts_) {
     const std::int64_t exchanges = std::exchange(part.exchanges, 0);
-    for (std::size_t i = part.begin; i < part.end; ++i) sums[order_[i]].exchanges += exchanges;
+    const auto copies = static_cast<std::uint64_t>(rank == 0 ? exchanges * 2 * (ranks - 1) : 0);
+    for (std::size_t i = part.begin; i < part.end; ++i) {
+      const ExchangeTensor& tensor = shared_->tensors[order_[i]];
+      CodingError& sum = sums[order_[i]];
+      sum.exchanges += exchanges;
+      if (tensor.codec->spec().is_none()) sum.float32 += exchanges;
+      sum.bytes += copies * encoded_bytes_of_stripes(*tensor.codec, tensor.info.elements, ranks);
+    }
   }
 }
 

@@ -67,12 +67,16 @@ struct CodingError {
   double gradient = 0, error = 0;
   double residual = 0;         // after the step; the error itself with error feedback, else 0
   std::int64_t exchanges = 0;  // the steps
+  std::int64_t float32 = 0;    // those of them with codec none
+  std::uint64_t bytes = 0;     // on the wire, of all ranks that exchange; those after rank 0 have 0
 
   void add(const CodingError& more) {
     gradient += more.gradient;
     error += more.error;
     residual += more.residual;
     exchanges += more.exchanges;
+    float32 += more.float32;
+    bytes += more.bytes;
   }
 };
 

@@ -237,9 +237,10 @@ void Network::backward(const std::function<void(std::size_t)>& announce) {
 }
 
 void Network::announce_behind(std::span<const std::size_t> tensors) {
-  require(impl_->segments.empty(), "the segments of a network's backward are set once");
   for (const std::size_t t : tensors)
     require(t < impl_->tensors.size(), "a segment ends behind a tensor that the network does not have");
+  impl_->segments.clear();
+  impl_->backend->forget(Backend::Part::backward_segment);
   // Steps of frozen layers in front of the first one with a backward would be a segment that launches
   // nothing.
   std::size_t first = 0, end = impl_->steps.size();

@@ -159,7 +159,7 @@ class Network {
   void backward(const std::function<void(std::size_t)>& announce);
   /// On a GPU, cuts backward into segments, each launched as one graph: a segment ends behind the layer of
   /// each of `tensors`, and the tensors of a segment are announced behind it. `tensors` are in
-  /// announce_order(). To be called once, before the first backward. Error if there is no such tensor.
+  /// announce_order(). Error if there is no such tensor. Another call cuts the next backward anew.
   void announce_behind(std::span<const std::size_t> tensors);
   /// Waits for the device.
   BatchMetrics take_metrics();

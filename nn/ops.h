@@ -234,6 +234,8 @@ class Backend {
     count
   };
   virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
+  /// From now on the part calls other operations.
+  virtual void forget(Part) {}
   /// Whether the part is captured, with all of its segments; and how many parts and segments are captured.
   virtual bool is_captured(Part) const { return false; }
   virtual std::size_t captured() const { return 0; }

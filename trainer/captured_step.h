@@ -56,6 +56,8 @@ class CapturedSteps {
   /// graphs. `parts` names them in the log.
   bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream,
               const char* parts = "backward, exchange and update");
+  /// For steps that launch other work: they are captured anew. To be called after take().
+  void restart() { *this = CapturedSteps(); }
   void run(std::size_t step, const CapturedStep::Parts& parts) { steps_[step % 2].run(parts); }
   PartSeconds take();
 

@@ -75,7 +75,6 @@ void EpochSums::add(const StepMetrics& metrics) {
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
   exchanges_ += metrics.exchanges;
-  block_exchanges_ += metrics.block_exchanges;
   distance_.deviation += metrics.distance.deviation;
   distance_.change += metrics.distance.change;
   bytes_average_ += metrics.bytes_average;
@@ -102,26 +101,18 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   return out;
 }
 
-std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vector<TensorInfo>& tensors,
-                                            const std::vector<CodecSpec>& codecs,
-                                            std::int64_t ranks_per_block) const {
+std::vector<TensorCoding> EpochSums::coding(Transport& transport,
+                                            const std::vector<TensorInfo>& tensors) const {
   if (errors_.empty()) return {};
   const std::vector<CodingError> sums = sum_over_ranks(transport, errors_);
-  const int ranks = transport.size(), block = static_cast<int>(ranks_per_block);
-  const auto bytes = [&](std::size_t t) {
-    const auto of_groups = [&](std::int64_t exchanges, int groups, int size) {
-      return static_cast<std::uint64_t>(exchanges * groups * 2 * (size - 1)) *
-             wire_bytes(tensors[t], codecs[t], size);
-    };
-    return of_groups(errors_[t].exchanges - block_exchanges_, 1, ranks) +
-           (block_exchanges_ > 0 ? of_groups(block_exchanges_, ranks / block, block) : 0);
-  };
   std::vector<TensorCoding> out;
   for (std::size_t t = 0; t < sums.size(); ++t) {
+    const CodingError& sum = sums[t];
     // What travels as float32 loses nothing, and is not measured everywhere.
-    const bool is_exact = codecs[t].is_none() && sums[t].exchanges > 0;
-    out.push_back({tensors[t].name, is_exact ? 0.0 : std::sqrt(sums[t].error / sums[t].gradient),
-                   std::sqrt(sums[t].residual / static_cast<double>(sums[t].exchanges)), bytes(t)});
+    const bool is_exact = sum.exchanges > 0 && sum.exchanges == sum.float32;
+    const auto coded = static_cast<double>(sum.exchanges - sum.float32);
+    out.push_back({tensors[t].name, is_exact ? 0.0 : std::sqrt(sum.error / sum.gradient),
+                   is_exact ? 0.0 : std::sqrt(sum.residual / coded), sum.bytes});
   }
   return out;
 }
@@ -132,7 +123,7 @@ void EpochSums::clear() {
   sequences_ = {};
   seconds_ = {};
   bytes_sent_ = bytes_fp32_ = bytes_average_ = 0;
-  exchanges_ = block_exchanges_ = 0;
+  exchanges_ = 0;
   distance_ = {};
   bad_ = {};
   errors_.assign(errors_.size(), {});

@@ -89,10 +89,8 @@ class EpochSums {
 
   /// The epoch over all ranks up to `now`, including the part before a resume. Collective.
   EpochSoFar so_far(Transport& transport, double now) const;
-  /// Coding errors since the epoch's start or the last resume, one entry per measured tensor. Of
-  /// `ranks_per_block`, if any exchange was within blocks. Collective.
-  std::vector<TensorCoding> coding(Transport& transport, const std::vector<TensorInfo>& tensors,
-                                   const std::vector<CodecSpec>& codecs, std::int64_t ranks_per_block) const;
+  /// Coding errors since the epoch's start or the last resume, one entry per measured tensor. Collective.
+  std::vector<TensorCoding> coding(Transport& transport, const std::vector<TensorInfo>& tensors) const;
   /// Begins the next epoch's sums.
   void clear();
 
@@ -103,7 +101,7 @@ class EpochSums {
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::uint64_t bytes_average_ = 0;                // by this rank
-  std::int64_t exchanges_ = 0, block_exchanges_ = 0;
+  std::int64_t exchanges_ = 0;
   Deviation distance_;
   BadSamples bad_;
   std::vector<CodingError> errors_;

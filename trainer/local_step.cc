@@ -88,9 +88,18 @@ LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecS
                                   Network& network, Transport& all, Trace* trace)
     : ranks(block_of(all, static_cast<int>(run.sync.ranks_per_block))),
       transport(make_block_transport(all, ranks.first, ranks.size)),
-      exchange(*transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
+      exchange(*transport, network, codecs, network.gradients(),
                block_options(run, network.stream(), ranks, trace)),
       outer(make_outer_step({}, network.parameters().size(), network.stream())) {}
+
+void LocalStep::set_warmup(bool on) {
+  captured_synchronisations_.graphs.restart();
+  behind_ = 0;
+  SynchronousStep::set_warmup(on);
+  if (!block_) return;
+  block_->captured.graphs.restart();
+  block_->exchange.set_warmup(on);
+}
 
 void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   const bool differences = options_.always_differences();
@@ -115,11 +124,11 @@ void LocalStep::start(double lr) {
   at_ = {.started = true, .steps = 0};
   if (has_run_) SynchronousStep::check_finite();
   const float factor = change_of_residual(run_.optimizer, lr);
-  ExchangeState residuals = exchange_.state();
+  ExchangeState residuals = exchange_.coded().state();
   for (auto* round : {&residuals.round1, &residuals.round2})
     for (std::vector<float>& tensor : *round)
       for (float& value : tensor) value *= factor;
-  exchange_.set_state(residuals);
+  exchange_.coded().set_state(residuals);
 }
 
 void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
@@ -192,7 +201,7 @@ void LocalStep::stream(std::int64_t number, StepTimes& at) {
 }
 
 void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t number, StepTimes& at) {
-  exchange_.begin(static_cast<std::uint32_t>(number), index);
+  exchange_->begin(static_cast<std::uint32_t>(number), index);
   ++exchanges_;
   has_run_ = unchecked_ = true;
   at_.pending = {static_cast<std::int64_t>(fragment.first), static_cast<std::int64_t>(fragment.last),
@@ -203,8 +212,8 @@ void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t n
   });
   at.exposed = at.update = part("exposed communication", times_.exposed, [&] {
     for (const std::size_t tensor : network_.announce_order())
-      if (fragment.first <= tensor && tensor < fragment.last) exchange_.submit(tensor);
-    exchange_.release();
+      if (fragment.first <= tensor && tensor < fragment.last) exchange_->submit(tensor);
+    exchange_->release();
   });
 }
 
@@ -228,8 +237,8 @@ void LocalStep::arrive(StepTimes& at) {
 
 /// Waits for the exchange that is on its way.
 void LocalStep::join() {
-  if (!exchange_.is_open()) return;
-  part("exposed communication", times_.exposed, [&] { exchange_.finish(); });
+  if (!exchange_->is_open()) return;
+  part("exposed communication", times_.exposed, [&] { exchange_->finish(); });
 }
 
 void LocalStep::check_arrived() {
@@ -266,7 +275,7 @@ void LocalStep::check_exchange_before() {
 /// to the first one, which the device did after the exchange. So the host does not wait here.
 void LocalStep::check_last_exchange() {
   constexpr int finished = 3;
-  if (behind_ == 0 || exchange_.is_open() || behind_++ < finished) return;
+  if (behind_ == 0 || exchange_->is_open() || behind_++ < finished) return;
   behind_ = 0;
   check(false, "change");
 }
@@ -291,7 +300,7 @@ StepMetrics LocalStep::measured(std::span<CodingError> errors) {
   out.bytes_average = std::exchange(bytes_average_, 0);
   if (!block_) return out;
   add(block_->captured.graphs.take(), out.seconds);
-  const ExchangeStats stats = block_->exchange.take_stats();
+  const ExchangeStats stats = block_->exchange->take_stats();
   out.seconds.encode += stats.encode;
   out.seconds.transfer += stats.transfer;
   out.seconds.decode += stats.decode;

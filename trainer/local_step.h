@@ -31,12 +31,13 @@ class LocalStep final : public SynchronousStep {
                   fragments_of(network.tensors(), run.sync.fragments, network.parameters().size())) {}
   ~LocalStep() override;
 
+  void set_warmup(bool on) override;
   void set_interval(std::int64_t steps) override { interval_ = steps; }
   void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
   void settle() override { join(); }
   bool is_exchanging() const override {
-    return !transport_.ordered() && transport_.size() > 1 && exchange_.is_open();
+    return !transport_.ordered() && transport_.size() > 1 && exchange_->is_open();
   }
   void check_finite() override;
 
@@ -48,7 +49,7 @@ class LocalStep final : public SynchronousStep {
   bool replicas_equal() override;
 
   std::vector<NamedArena> arenas() override;
-  Exchange* block_exchange() override { return block_ ? &block_->exchange : nullptr; }
+  Exchange* block_exchange() override { return block_ ? &block_->exchange.coded() : nullptr; }
   SyncPosition sync_position() const override;
   /// A mean that is pending is dropped if this run has no delay. The next one then holds its changes, too.
   void set_sync_position(const SyncPosition& at) override;
@@ -78,7 +79,7 @@ class LocalStep final : public SynchronousStep {
   void submit_changes(bool within_block);
   void apply_mean(bool within_block);
   void reset_momentum(std::size_t at, std::size_t values);
-  Exchange& exchange_of(bool within_block) { return within_block ? block_->exchange : exchange_; }
+  Exchange& exchange_of(bool within_block) { return within_block ? *block_->exchange : *exchange_; }
 
   /// With an ordered transport each is one graph, after the first few.
   struct Synchronisations {
@@ -91,7 +92,7 @@ class LocalStep final : public SynchronousStep {
                Trace* trace);
     const Block ranks;
     const std::unique_ptr<Transport> transport;
-    Exchange exchange;
+    StepExchange exchange;
     const std::unique_ptr<OuterStep> outer;
     Synchronisations captured;
     std::int64_t exchanges = 0;  // since the last take()

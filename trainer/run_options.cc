@@ -128,6 +128,9 @@ void fields(Visitor& v, ExchangeConfig& o) {
       "any codec; allreduce: the transport's own sum, with codec none; simulated: an all-reduce of as "
       "many bytes as the codec would send, to measure its time");
   lpsgd::fields(v, o.policy);
+  v.field("warmup_epochs", o.warmup_epochs,
+          "how many epochs, or what part of one, all gradients go as float32 before their codecs begin",
+          {.min = 0, .max = 1e9});
   v.field("overlap", o.overlap, "exchange gradients while the backward pass runs; false: after it");
   v.field("ranks", o.ranks, "the number of ranks, with transport threads only; otherwise mpirun -n sets it",
           Range{.min = 1, .max = 1024});

@@ -58,6 +58,7 @@ struct ExchangeConfig {
   TransportKind transport = TransportKind::mpi;
   Collective collective = Collective::reduce_broadcast;
   PolicySpec policy;
+  double warmup_epochs = 0;  // in which gradients go as float32
   bool overlap = true;
   std::int64_t ranks = 1;                                      // transport: threads only
   double timeout = 600;                                        // seconds without progress; 0: no limit

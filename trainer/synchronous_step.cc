@@ -64,12 +64,18 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       on_gpu_(network.stream().device().is_cuda()),
       times_(network.stream()),
       changes_(own_arena ? own_arena_of(network, transport) : DeviceBuffer<float>()),
-      exchange_(transport, network.tensors(), codecs, own_arena ? changes_.view() : network.gradients(),
-                network.announce_order(), exchange_options(run, network.stream(), trace, parts)),
+      exchange_(transport, network, codecs, own_arena ? changes_.view() : network.gradients(),
+                exchange_options(run, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
   if (trace) trace_.emplace(*trace, network_.stream());
-  network_.announce_behind(exchange_.milestones());
+  network_.announce_behind(exchange_->milestones());
+}
+
+void SynchronousStep::set_warmup(bool on) {
+  captured_.restart();
+  exchange_.set_warmup(on);
+  network_.announce_behind(exchange_->milestones());
 }
 
 void SynchronousStep::forward(Loader& loader, std::int64_t number, StepTimes& at) {
@@ -102,20 +108,21 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   StepTimes at{};
   forward(loader, number, at);
   const bool captured = is_captured(number);
-  exchange_.begin(static_cast<std::uint32_t>(number));
+  exchange_->begin(static_cast<std::uint32_t>(number));
   optimizer_.set_rate(lr, number);
   has_run_ = true;
   ++exchanges_;
   if (captured) {
-    captured_.run(static_cast<std::size_t>(number), {[this] { backward(); }, [this] { exchange_.finish(); },
-                                                     [this] { update(); }, [this] { exchange_.launched(); }});
+    captured_.run(static_cast<std::size_t>(number),
+                  {[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
+                   [this] { exchange_->launched(); }});
     check(true);
     at.backward = at.exposed = at.forward;
     at.update = now_seconds();
   } else {
     at.backward = part("backward", times_.backward, [&] { backward(); });
     at.exposed = part("exposed communication", times_.exposed, [&] {
-      exchange_.finish();
+      exchange_->finish();
       check(on_gpu_);  // The host does not wait for this step's flags on a GPU.
     });
     at.update = update_part([&] { update(); });
@@ -127,22 +134,22 @@ void SynchronousStep::backward() {
   // With one rank a GPU launches backward as one graph instead of one per milestone.
   const bool alone = transport_.size() == 1 && on_gpu_;
   if (run_.exchange.overlap && !alone)
-    return network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+    return network_.backward([this](std::size_t tensor) { exchange_->submit(tensor); });
   network_.backward({});
-  for (const std::size_t tensor : network_.announce_order()) exchange_.submit(tensor);
+  for (const std::size_t tensor : network_.announce_order()) exchange_->submit(tensor);
 }
 
 /// Whether backward, exchange and update of the coming step are one launch. Collective.
 bool SynchronousStep::is_captured(std::int64_t number) {
   if (!transport_.ordered()) return false;
   const auto can = [this] {
-    return run_.train.cuda_graphs && exchange_.can_capture() && network_.is_backward_captured();
+    return run_.train.cuda_graphs && exchange_->can_capture() && network_.is_backward_captured();
   };
   return captured_.wanted(transport_, number, can, network_.stream());
 }
 
 void SynchronousStep::check(bool step_before, const char* what) {
-  const NonFinite found = exchange_.check_finite(step_before);
+  const NonFinite found = exchange_->check_finite(step_before);
   if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors(), what));
 }
 
@@ -180,8 +187,8 @@ StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   out.sequences = std::exchange(sequences_, {});
   const PartSeconds captured = captured_.take();
   // What is on its way is counted when it has arrived.
-  const bool arrived = !exchange_.is_open();
-  const ExchangeStats stats = arrived ? exchange_.take_stats() : ExchangeStats{};
+  const bool arrived = !exchange_->is_open();
+  const ExchangeStats stats = arrived ? exchange_->take_stats() : ExchangeStats{};
   out.seconds.data = times_.data.take();
   out.seconds.forward = times_.forward.take();
   out.seconds.backward = times_.backward.take() + captured.backward;

@@ -19,6 +19,7 @@
 #include "trainer/non_finite.h"
 #include "trainer/rank_trace.h"
 #include "trainer/run_config.h"
+#include "trainer/step_exchange.h"
 #include "trainer/step_part.h"
 #include "trainer/sync_position.h"
 
@@ -44,6 +45,10 @@ class SynchronousStep {
   SynchronousStep(const SynchronousStep&) = delete;
   SynchronousStep& operator=(const SynchronousStep&) = delete;
 
+  /// From the next step on gradients go as float32, or through the codecs again. Residuals stay as they are.
+  /// To be called after settle(), check_finite() and take(). Collective.
+  virtual void set_warmup(bool on);
+  bool is_warmup() const { return exchange_.is_warmup(); }
   /// How many steps the next ones have from synchronisation to synchronisation.
   virtual void set_interval(std::int64_t) {}
   /// The next synchronisation of what local steps changed begins by measuring how far replicas are apart.
@@ -78,11 +83,11 @@ class SynchronousStep {
   /// The exchange within a block of ranks, or null.
   virtual Exchange* block_exchange() { return nullptr; }
   /// Residuals, for checkpoints.
-  ExchangeState state() const { return exchange_.state(); }
-  std::vector<ResidualSizes> residual_sizes() const { return exchange_.residual_sizes(); }
+  ExchangeState state() const { return exchange_.coded().state(); }
+  std::vector<ResidualSizes> residual_sizes() const { return exchange_.coded().residual_sizes(); }
   /// See Exchange::copy_state.
-  void copy_residuals(const ResidualViews& to) const { exchange_.copy_state(to); }
-  void set_state(const ExchangeState& state) { exchange_.set_state(state); }
+  void copy_residuals(const ResidualViews& to) const { exchange_.coded().copy_state(to); }
+  void set_state(const ExchangeState& state) { exchange_.coded().set_state(state); }
 
  protected:
   /// What take() returns, but for the limit on exposed_codec.
@@ -118,7 +123,7 @@ class SynchronousStep {
   Times times_;
   std::optional<StepTrace> trace_;
   DeviceBuffer<float> changes_;  // laid out like the gradients
-  Exchange exchange_;
+  StepExchange exchange_;
   CapturedSteps captured_;  // destroyed before the objects whose work it launches
   std::uint64_t fp32_bytes_of_step_;
   // Since the last take().

@@ -106,6 +106,11 @@ void warn_of_random_frozen(const NetworkSpec& spec, const Weights* init) {
               init == nullptr ? "--init gives them others" : "--init-skip leaves them out");
 }
 
+std::string warmup_text(const ExchangeConfig& exchange) {
+  const double epochs = exchange.warmup_epochs;
+  return epochs > 0 ? fmt::format(" after {} epoch{} of float32", epochs, epochs > 1 ? "s" : "") : "";
+}
+
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
              const NetworkSpec& spec, const TrainData& data, const Weights* init) {
@@ -128,7 +133,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         transport.size(), transport.size() > 1 ? "s" : "",
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
-        to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy), command.out);
+        to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy) + warmup_text(run.exchange),
+        command.out);
     for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors(), spec.frozen_tensors()))
       log::warn("{}", rule);
     if (!command.resume) warn_of_random_frozen(spec, init);

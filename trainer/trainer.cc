@@ -69,6 +69,7 @@ class RankTrainer {
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
+        has_codec_(!std::ranges::all_of(codecs_, &CodecSpec::is_none)),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
   /// Before make_step(), which may take copies of the weights.
@@ -309,9 +310,25 @@ class RankTrainer {
     return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_, run_.train.epochs);
   }
 
+  /// Whether the next step is in the warm-up of the codecs.
+  bool is_warmup() const {
+    return has_codec_ && position_.epoch * per_epoch_ + position_.batch <
+                             std::llround(run_.exchange.warmup_epochs * static_cast<double>(per_epoch_));
+  }
+  void begin_or_end_warmup() {
+    if (is_warmup() == step_->is_warmup()) return;
+    step_->settle();
+    step_->check_finite();
+    collect();
+    step_->set_warmup(is_warmup());
+    if (!step_->is_warmup())
+      progress_->line(fmt::format("the codecs begin with step {}", position_.step + 1));
+  }
+
   void train_step() {
     const double start = now_seconds();
     average_.reset();
+    begin_or_end_warmup();
     lr_ = rate_at(position_.batch);
     optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
     step_->set_interval(local_steps(run_.sync, run_.schedule, position_.epoch, position_.batch, per_epoch_));
@@ -362,7 +379,7 @@ class RankTrainer {
   /// this rank has sent counts, which is its share.
   double wire_ratio() const {
     if (transport_.size() == 1) return 0;
-    if (run_.sync.kind == SyncKind::every_step) return compression_;
+    if (run_.sync.kind == SyncKind::every_step) return step_->is_warmup() ? 1 : compression_;
     return sent_ == 0 ? 0 : static_cast<double>(fp32_) / transport_.size() / static_cast<double>(sent_);
   }
 
@@ -402,8 +419,7 @@ class RankTrainer {
     EpochRecord record = record_of(whole);
     record.validation = validation;
     record.replicas_equal = replicas_equal;
-    record.coding =
-        sums_.coding(transport_, network_.tensors(), codecs_, step_->sync_position().ranks_per_block);
+    record.coding = sums_.coding(transport_, network_.tensors());
     collective_try(transport_, [&] {
       if (metrics_) metrics_->append(record);
     });
@@ -474,6 +490,7 @@ class RankTrainer {
   BatchMetrics since_line_;                 // since the last progress line
   double lr_ = 0;                           // of the last step
   std::uint64_t sent_ = 0, fp32_ = 0;       // bytes of this command's steps: by this rank; by all as float32
+  const bool has_codec_;
   const double compression_;
 };
 

@@ -73,6 +73,11 @@ class CudaBackend final : public Backend {
     while (passes.size() <= index) passes.emplace_back();
     passes[index].run(context_.stream, work);
   }
+  void forget(Part part) override {
+    std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    if (!passes.empty()) context_.stream.synchronize();  // it may be launching them
+    passes.clear();
+  }
 
   std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& desc) override {
     return make_conv(context_, b, desc);

@@ -347,6 +347,11 @@ void errors_are_measured(Transport& transport, const std::string& codec, const M
     EXPECT_NEAR(sums[t].gradient, expected[t].gradient, 1e-9 * expected[t].gradient) << t;
     EXPECT_NEAR(sums[t].error, expected[t].error, 1e-9 * expected[t].error) << t;
     EXPECT_NEAR(sums[t].residual, expected[t].residual, 1e-9 * expected[t].residual) << t;
+    EXPECT_EQ(sums[t].exchanges, 3);
+    EXPECT_EQ(sums[t].float32, setup.codecs[t].is_none() ? 3 : 0);
+    const int ranks = transport.size(), copies = transport.rank() == 0 ? 3 * 2 * (ranks - 1) : 0;
+    EXPECT_EQ(sums[t].bytes,
+              static_cast<std::uint64_t>(copies) * wire_bytes(setup.tensors[t], setup.codecs[t], ranks));
   }
   exchange.take_errors(after);
   for (const CodingError& sum : after) EXPECT_EQ(sum.gradient + sum.error, 0.0);

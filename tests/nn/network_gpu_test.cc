@@ -246,7 +246,22 @@ TEST_P(CapturedGpu, PassesAreTheSame) {
   EXPECT_EQ(one.network.captured(), 2 + in_front);
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
   for (const OperationTime& t : launched.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
-  EXPECT_THROW(one.network.announce_behind({}), Error);
+  // Cut anew: in three, and whole.
+  grouped.network.announce_behind(std::vector{order[1], order[4]});
+  one.network.announce_behind({});
+  for (int s = 5; s < 10; ++s) {
+    SCOPED_TRACE(s);
+    launched.step(s);
+    for (Trained* t : {&grouped, &one}) {
+      t->announced.clear();
+      t->step(s, true);
+      EXPECT_EQ(t->announced, order);
+      EXPECT_EQ(t->gradients(), launched.gradients());
+      EXPECT_EQ(t->weights(), launched.weights());
+    }
+  }
+  EXPECT_EQ(grouped.network.captured(), 4 + in_front);
+  EXPECT_EQ(one.network.captured(), 2 + in_front);
   EXPECT_THROW(launched.network.announce_behind(std::vector<std::size_t>{99}), Error);
 }
 

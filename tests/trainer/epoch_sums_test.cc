@@ -128,47 +128,32 @@ TEST(EpochSums, ResumesWithOtherRanksOnRank0) {
 
 TEST(EpochSums, CodingErrorsAreNorms) {
   const std::vector<TensorInfo> tensors{{"a", TensorKind::bias, {64}, 64, 0},
-                                        {"b", TensorKind::bias, {8}, 8, 64}};
-  const std::vector<CodecSpec> codecs{parse_codec(config::parse_text("fp16", "test"), "codec"),
-                                      parse_codec(config::parse_text("none", "test"), "codec")};
+                                        {"b", TensorKind::bias, {8}, 8, 64},
+                                        {"c", TensorKind::bias, {8}, 8, 72}};
   run_thread_ranks(2, [&](Transport& transport) {
-    EpochSums sums(2);
+    EpochSums sums(3);
     sums.add(two_steps(transport.rank()));
     // Sums of squares: over both ranks 100 of gradients, 25 of errors, 16 of residuals.
-    sums.coding_errors()[0] = {
-        .gradient = 50, .error = transport.rank() == 0 ? 5.0 : 20.0, .residual = 8, .exchanges = 2};
-    sums.coding_errors()[1] = {.gradient = 1, .error = 0, .residual = 0, .exchanges = 1};
-    const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, 0);
-    ASSERT_EQ(coding.size(), 2u);
+    sums.coding_errors()[0] = {.gradient = 50,
+                               .error = transport.rank() == 0 ? 5.0 : 20.0,
+                               .residual = 8,
+                               .exchanges = 5,
+                               .float32 = 3,
+                               .bytes = transport.rank() == 0 ? 70u : 0u};
+    sums.coding_errors()[1] = {.exchanges = 1, .float32 = 1, .bytes = 3};
+    const std::vector<TensorCoding> coding = sums.coding(transport, tensors);
+    ASSERT_EQ(coding.size(), 3u);
     EXPECT_EQ(coding[0].name, "a");
     EXPECT_EQ(coding[0].error, 0.5);
-    EXPECT_EQ(coding[0].residual, 2);          // sqrt(16 / (2 steps * 2 ranks))
-    EXPECT_EQ(coding[0].bytes, 4 * 2u * 64u);  // 2 (K - 1) copies in each of 2 steps
-    EXPECT_EQ(coding[1].error, 0);
-    EXPECT_EQ(coding[1].bytes, 2 * 4u * 8u) << "it was exchanged once";
-  });
-}
-
-/// Exchanges within blocks send less, and blocks of one rank nothing.
-TEST(EpochSums, BytesOfATensorAreCountedByLevel) {
-  const std::vector<TensorInfo> tensors{{"a", TensorKind::bias, {64}, 64, 0}};
-  const std::vector<CodecSpec> codecs{parse_codec(config::parse_text("none", "test"), "codec")};
-  run_thread_ranks(4, [&](Transport& transport) {
-    for (const int size : {1, 2, 4}) {
-      EpochSums sums(1);
-      StepMetrics m = two_steps(transport.rank());
-      m.exchanges = 5;
-      m.block_exchanges = 3;
-      sums.add(m);
-      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 5, .exchanges = 5};
-      const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, size);
-      const auto within = static_cast<std::uint64_t>(2 * (size - 1) * (4 / size));
-      EXPECT_EQ(coding[0].bytes, (2 * 6 + 3 * within) * 4 * 64u) << size;
-      EXPECT_EQ(coding[0].residual, 1) << "of 5 exchanges of each of 4 ranks";
-      sums.clear();
-      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 0};
-      EXPECT_EQ(sums.coding(transport, tensors, codecs, size)[0].bytes, 0u);
-    }
+    EXPECT_EQ(coding[0].residual, 2);  // sqrt(16 / (2 coded exchanges * 2 ranks))
+    EXPECT_EQ(coding[0].bytes, 70u);
+    EXPECT_EQ(coding[1].error, 0) << "as float32";
+    EXPECT_EQ(coding[1].residual, 0);
+    EXPECT_EQ(coding[1].bytes, 6u);
+    EXPECT_TRUE(std::isnan(coding[2].error)) << "it was not exchanged";
+    EXPECT_EQ(coding[2].bytes, 0u);
+    sums.clear();
+    EXPECT_EQ(sums.coding(transport, tensors)[0].bytes, 0u);
   });
 }
 
@@ -176,7 +161,7 @@ TEST(EpochSums, NothingIsMeasuredUnlessAsked) {
   run_thread_ranks(1, [](Transport& transport) {
     EpochSums sums(0);
     EXPECT_TRUE(sums.coding_errors().empty());
-    EXPECT_TRUE(sums.coding(transport, {}, {}, 0).empty());
+    EXPECT_TRUE(sums.coding(transport, {}).empty());
   });
 }
 

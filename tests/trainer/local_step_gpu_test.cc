@@ -159,6 +159,42 @@ TEST_F(LocalStepGpu, MicroBatchesOfCapturedStepsAreTheSame) {
   }
 }
 
+/// Steps with other exchanges are captured anew, and so are the segments of backward.
+TEST_F(LocalStepGpu, TheWarmupOfCodecsIsTheSameInGraphs) {
+  for (const bool ordered : {true, false})
+    for (const char* const sync : {"{kind: every_step}", "{kind: local_sgd, steps: 2}"}) {
+      std::vector<std::vector<float>> weights;
+      for (const char* const graphs : {"true", "false"}) {
+        const RunConfig run =
+            small_run({std::string("sync=") + sync, std::string("train.cuda_graphs=") + graphs,
+                       "exchange.codec=onebit"});
+        run_thread_ranks(ordered ? 1 : 2, [&](Transport& threads) {
+          const auto nccl = ordered ? make_nccl_transport(threads, device) : nullptr;
+          Transport& transport = ordered ? *nccl : threads;
+          GpuModel model(run, device, 1, 3);
+          const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, model.network.tensors());
+          const auto step = make_step(run, codecs, model.network, model.optimizer, transport, nullptr);
+          step->set_interval(run.sync.steps);
+          model.loader.start(transport.rank());
+          for (std::int64_t s = 0; s < 18; ++s) {
+            if (s % 9 == 0) {
+              step->settle();
+              step->check_finite();
+              step->take({});
+              step->set_warmup(s == 0);
+            }
+            step->run(model.loader, s, 0.05);
+          }
+          step->check_finite();
+          EXPECT_TRUE(step->replicas_equal());
+          if (threads.rank() == 0) weights.push_back(model.weights());
+        });
+      }
+      ASSERT_EQ(weights.size(), 2u);
+      EXPECT_EQ(weights[0], weights[1]) << sync << (ordered ? " over NCCL" : "");
+    }
+}
+
 TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundAfterADelay) {
   expect_found_in({"sync.delay=2"}, 2, 10, device);
 }
