@@ -32,6 +32,7 @@ class Exchanges:
 
 
 EVERY_STEP = Exchanges(1, 1)
+NONE = Exchanges(0, 0)
 
 
 def kind_of(settings):

@@ -33,10 +33,17 @@ def codec_text(codec):
 
 
 def exchange_text(exchange):
-    """The codec with the rules that replace it for some tensors."""
+    """The codec with the rules that replace it for some tensors, and its warm-up."""
     rules = exchange.get("rules")
     texts = [rule_text(rule) for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
-    return "; ".join([codec_text(exchange.get("codec")), *texts])
+    text = "; ".join([codec_text(exchange.get("codec")), *texts])
+    warmup = warmup_text(exchange.get("warmup_epochs"))
+    return f"{text}, {warmup}" if warmup and text != "none" else text
+
+
+def warmup_text(epochs):
+    """Of codecs: "1 epoch as float32"."""
+    return f"{counted(f'{epochs:g}', 'epoch')} as float32" if isinstance(epochs, (int, float)) and epochs > 0 else ""
 
 
 # Keys whose values change no result and no time.
@@ -67,6 +74,7 @@ USUAL = {
     "exchange.transport": "mpi",
     "exchange.collective": "reduce_broadcast",
     "exchange.overlap": True,
+    "exchange.warmup_epochs": 0,
     "exchange.min_elements": "auto",
     "exchange.rules": [],
     "exchange.link": {},
@@ -145,6 +153,8 @@ def setting_text(key, value):
         return "; ".join(rule_text(rule) for rule in value or [] if isinstance(rule, dict))
     if key == "exchange.overlap":
         return "" if value else "no overlap"
+    if key == "exchange.warmup_epochs":
+        return warmup_text(value)
     if key == "exchange.min_elements":
         return "" if value == "auto" else f"from {value} elements"
     if key == "exchange.link":

@@ -160,6 +160,12 @@ void fields(Visitor& v, ExchangeConfig& o) {
       [&] { return o.inject.planned() ? config::write(o.inject) : Value(); });
 }
 
+std::string warmup_text(const ExchangeConfig& o) {
+  const double epochs = o.warmup_epochs;
+  if (epochs <= 0 || (o.policy.codec.is_none() && o.policy.rules.empty())) return "";
+  return fmt::format("{} epoch{}", epochs, epochs == 1 ? "" : "s");
+}
+
 void fields(Visitor& v, CheckpointOptions& o) {
   v.field("every_epochs", o.every_epochs, "write a checkpoint after every so many epochs; 0: only at the end",
           Range{.min = 0, .max = 1e9});

@@ -68,5 +68,7 @@ struct ExchangeConfig {
   BitFlip inject;                                              // none by default
 };
 void fields(config::Visitor& visitor, ExchangeConfig& options);
+/// "1 epoch", of the codecs' warm-up; empty if there is none, or no codec.
+std::string warmup_text(const ExchangeConfig& options);
 
 }  // namespace lpsgd

@@ -158,8 +158,11 @@ std::string show_command(const ShowArguments& arguments) {
   // Bytes depend on the number of ranks only where tables travel (qsgd's optimal levels).
   const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
                                                                      : launched_as().size;
-  return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks,
-                                                   memory_of(spec, run.train));
+  const Memory memory = memory_of(spec, run.train);
+  if (arguments.json) return show_json(spec, threshold, codecs, ranks, memory);
+  const std::string warmup = warmup_text(run.exchange);
+  return show_table(spec, threshold, codecs, ranks, memory) +
+         (warmup.empty() ? "" : fmt::format("in the first {} all tensors go as float32\n", warmup));
 }
 
 }  // namespace lpsgd

@@ -106,11 +106,6 @@ void warn_of_random_frozen(const NetworkSpec& spec, const Weights* init) {
               init == nullptr ? "--init gives them others" : "--init-skip leaves them out");
 }
 
-std::string warmup_text(const ExchangeConfig& exchange) {
-  const double epochs = exchange.warmup_epochs;
-  return epochs > 0 ? fmt::format(" after {} epoch{} of float32", epochs, epochs > 1 ? "s" : "") : "";
-}
-
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
              const NetworkSpec& spec, const TrainData& data, const Weights* init) {
@@ -127,13 +122,15 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
     command.resume = resume_point(transport, command.out, arguments.resume_required,
                                   init == nullptr ? "random" : "the given", command.damaged);
   if (transport.rank() == 0) {
+    const std::string warmup = warmup_text(run.exchange);
     fmt::print(
         "{} | {} parameters{} | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
         spec.frozen_parameters() > 0 ? fmt::format(", {} more are frozen", spec.frozen_parameters()) : "",
         transport.size(), transport.size() > 1 ? "s" : "",
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
-        to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy) + warmup_text(run.exchange),
+        to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy) +
+            (warmup.empty() ? "" : fmt::format(" after {} of float32", warmup)),
         command.out);
     for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors(), spec.frozen_tensors()))
       log::warn("{}", rule);

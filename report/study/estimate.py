@@ -6,6 +6,7 @@ import files
 import run_length
 import synchronisation
 import table
+import warmup
 from configuration import section
 from errors import UserError
 from words import counted
@@ -28,6 +29,17 @@ def exchanges(run, first_epoch=0):
     )
 
 
+def warmup_exchanges(run, first_epoch=0):
+    """Those of exchanges() that the warm-up of codecs sends as float32."""
+    each = run_length.steps_per_epoch(run.settings, run.ranks) or synchronisation.ASSUMED_STEPS
+    end = min(warmup.steps(run.settings, each), epochs_of(run) * each)
+    if end <= first_epoch * each:
+        return synchronisation.NONE
+    return synchronisation.exchanges(
+        run.settings, end // each, each, end % each
+    ) - synchronisation.exchanges(run.settings, first_epoch, each)
+
+
 def block_size(run, hosts):
     """Ranks of a block of hierarchical_local_sgd, or None where blocks are not of one size. `hosts`: the
     launcher's."""
@@ -37,17 +49,19 @@ def block_size(run, hosts):
     return synchronisation.block_size(run.settings, run.ranks, machines)
 
 
-def bytes_of(run, shown, found, hosts=()):
-    """All ranks together, in the steps of `found`: each tensor's bytes go to its owner and from there to the
-    others. None where blocks are not of one size."""
+def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
+    """All ranks together, in the steps of `found`, of which those of `warm` send float32: each tensor's bytes go
+    to its owner and from there to the others. None where blocks are not of one size."""
     if run.ranks < 2:
         return 0
     block = block_size(run, hosts)
     if found.within and not block:
         return None
     is_allreduce = run.exchange("collective", "reduce_broadcast") == "allreduce"
-    copy = 4 * shown["parameters"] if is_allreduce else shown["wire_bytes"]
-    return synchronisation.copies(run.ranks, found, block) * copy
+    float32 = 4 * shown["parameters"]
+    coded = synchronisation.copies(run.ranks, found - warm, block)
+    plain = synchronisation.copies(run.ranks, warm, block)
+    return coded * (float32 if is_allreduce else shown["wire_bytes"]) + plain * float32
 
 
 class CostModel:
@@ -62,9 +76,16 @@ class CostModel:
             if tables.is_done(folders[run.digest], run.digest):
                 self.measured.setdefault(run.task, []).append((run, folders[run.digest]))
 
-    def seconds_per_step(self, run, shown, found):
-        """The mean over steps with the exchanges of `found`. None without the cost model, and where no run of
-        the same task is done."""
+    def seconds_per_step(self, run, shown, found, warm=synchronisation.NONE):
+        """The mean over steps with the exchanges of `found`, of which those of `warm` send float32. None without
+        the cost model, and where no run of the same task is done."""
+        parts = [(found - warm, shown), (warm, warmup.as_float32(shown))]
+        means = [(part.steps, self.mean_step(run, how, part)) for part, how in parts if part.steps]
+        if not means or any(mean is None for _, mean in means):
+            return None
+        return sum(count * mean for count, mean in means) / found.steps
+
+    def mean_step(self, run, shown, found):
         known = self.measured.get(run.task)
         batch = run.batch_size
         if not known or not batch or (found.within and not block_size(run, self.hosts)):
@@ -115,8 +136,9 @@ def epochs_done(run, folder):
 
 
 def rest(run, folder):
-    """The exchanges of its epochs that are not done."""
-    return exchanges(run, epochs_done(run, folder))
+    """The exchanges of its epochs that are not done, and those of them in the warm-up of codecs."""
+    done = epochs_done(run, folder)
+    return exchanges(run, done), warmup_exchanges(run, done)
 
 
 def lines(runs, shown, jobs, folders, timed=None, hosts=()):
@@ -130,17 +152,17 @@ def lines(runs, shown, jobs, folders, timed=None, hosts=()):
             rows.append((run.name, str(run.ranks), *["?"] * 4, "refused"))
             continue
         found, count = exchanges(run), steps(run)
-        sent = bytes_of(run, shown[run.digest], found, hosts)
+        sent = bytes_of(run, shown[run.digest], found, hosts, warmup_exchanges(run))
         text = "done"
         if not tables.is_done(folders[run.digest], run.digest):
             left.append(run)
-            to_do = rest(run, folders[run.digest])
+            to_do, warm = rest(run, folders[run.digest])
             if count and sent is not None:
-                total_bytes += bytes_of(run, shown[run.digest], to_do, hosts)
+                total_bytes += bytes_of(run, shown[run.digest], to_do, hosts, warm)
             else:
                 unsized.append("steps" if not count else "blocks of ranks")
             about = shown[run.digest]
-            seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, about, to_do)
+            seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, about, to_do, warm)
             text = "?"
             if seconds is not None and count:
                 times.append(seconds * to_do.steps)

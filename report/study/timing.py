@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import program
 import synchronisation
+import warmup
 from configuration import section
 
 from . import estimate, tables
@@ -28,7 +29,7 @@ def measure(launcher, runs, folders, count, tell, out, jobs=1):
     if not left:
         return {}
     at_once = min(jobs, len(left))
-    parts = {run.digest: parts_of(run, estimate.rest(run, folders[run.digest]), count) for run in left}
+    parts = {run.digest: all_parts(run, *estimate.rest(run, folders[run.digest]), count) for run in left}
     seconds = {}  # of what has been timed
     with made(out):
         for form, steps in dict.fromkeys(part[1:] for each in parts.values() for part in each):
@@ -57,6 +58,26 @@ def form(run, sync=None):
             run, sets={**sets, "sync": sync}, settings={**run.settings, "sync": sync}
         )
     return Form(alike(run), run)
+
+
+def all_parts(run, rest, warm, count):
+    """As parts_of(), where the steps of `warm` send float32."""
+    if not warmup.epochs(run.settings):
+        return parts_of(run, rest, count)
+    return [
+        (share * part.steps / rest.steps, *more)
+        for part, codecs in ((warm, False), (rest - warm, True))
+        if part.steps
+        for share, *more in parts_of(without_warmup(run, codecs), part, count)
+    ]
+
+
+def without_warmup(run, codecs):
+    """A run with or without codecs from its first step on."""
+    settings = warmup.without(run.settings, codecs)
+    changed = {f"exchange.{key}": settings["exchange"][key] for key in ("warmup_epochs", "codec", "rules")[: 1 if codecs else 3]}
+    sets = {key: value for key, value in run.sets.items() if not any(key == k or key.startswith(k + ".") for k in changed)}
+    return dataclasses.replace(run, sets={**sets, **changed}, settings=settings)
 
 
 def parts_of(run, rest, count):

@@ -236,7 +236,7 @@ class Estimates(StudyTest):
         _, (done,) = self.expand(HEAD + "axes: {seed: 1, ranks: 2}\n")
         model = estimate.CostModel([done], {done.digest: str(folder)}, 1)
         seconds = [
-            model.seconds_per_step(run, shown[run.digest], estimate.rest(run, folders[run.digest]))
+            model.seconds_per_step(run, shown[run.digest], *estimate.rest(run, folders[run.digest]))
             for run in runs
         ]
         each = shown[runs[0].digest]["wire_bytes"] * 8 * 1514 / 1448 / 1e5

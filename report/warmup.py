@@ -1,0 +1,31 @@
+"""The warm-up of codecs, in which gradients go as float32: exchange.warmup_epochs, docs/exchange.md."""
+
+import math
+
+from configuration import section
+
+
+def epochs(settings):
+    """A mistaken number is as if it were not given."""
+    value = section(settings, "exchange").get("warmup_epochs")
+    return value if type(value) in (int, float) and 0 < value < math.inf else 0
+
+
+def steps(settings, per_epoch):
+    """As the trainer rounds."""
+    return math.floor(epochs(settings) * per_epoch + 0.5)
+
+
+def as_float32(shown):
+    """What `lpsgd show --json` says without codecs."""
+    tensors = [
+        {**t, "codec": "none", "codec_options": "{kind: none}", "wire_bytes": 4 * t["elements"]}
+        for t in shown["tensors"]
+    ]
+    return {**shown, "tensors": tensors, "wire_bytes": 4 * shown["parameters"]}
+
+
+def without(settings, codecs):
+    """The settings in the warm-up, without codecs, or behind it."""
+    changed = {"warmup_epochs": 0} if codecs else {"warmup_epochs": 0, "codec": "none", "rules": []}
+    return {**settings, "exchange": {**section(settings, "exchange"), **changed}}
