@@ -14,8 +14,10 @@ def epochs(settings):
 
 
 def samples(settings):
-    """Of an epoch, or None where the number is not known before the data is read."""
+    """Of an epoch, or None where the number is not known before the data is read, or how it is cut."""
     data = section(settings, "data")
+    if data.get("truncate"):
+        return None
     known = SAMPLES.get(data.get("dataset"))
     asked = data.get("train_samples") if isinstance(data.get("train_samples"), int) else 0
     return min(asked, known) if asked and known else asked or known or None
