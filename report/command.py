@@ -4,8 +4,10 @@ It is imported before modules that take time to load."""
 import interrupts  # isort: skip
 
 import argparse
+import contextlib
 import functools
 import math
+import os
 import signal
 import sys
 
@@ -45,15 +47,54 @@ def number(least, most, what, is_open=False):
     return parse
 
 
+class OutputError(Exception):
+    """Standard output cannot be written."""
+
+
+class Output:
+    """A file whose errors are OutputError."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def write(self, text):
+        return self._try(self._file.write, text)
+
+    def flush(self):
+        self._try(self._file.flush)
+
+    def _try(self, call, *arguments):
+        try:
+            return call(*arguments)
+        except OSError as error:
+            raise OutputError(error.strerror) from None
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def lost_output(prefix, error):
+    """Whoever reads it may have gone. Python would try once more at its end."""
+    print(f"{prefix}: standard output cannot be written: {error}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
+
+
 def refuses(prefix, *mistakes):
-    """Of a command's main: one of the mistakes is one line after the prefix, and status 2."""
+    """Of a command's main: one of the mistakes is one line after the prefix, and status 2. Without a reader of what it
+    prints it ends with 1."""
 
     def decorate(main):
         @functools.wraps(main)
         def run():
             try:
                 interrupts.raise_from_now_on()
-                return main() or 0
+                with contextlib.redirect_stdout(Output(sys.stdout)):
+                    status = main() or 0
+                    sys.stdout.flush()
+                return status
+            except OutputError as error:
+                return lost_output(prefix, error)
             except mistakes as error:
                 print(f"{prefix}: {error}", file=sys.stderr)
                 return 2

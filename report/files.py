@@ -1,5 +1,6 @@
 """Files that are read or written whole; errors name the file and the cause."""
 
+import errno
 import json
 import os
 
@@ -52,14 +53,17 @@ def read_json(path):
 
 
 def replace(path, content):
-    """Bytes, whole or not at all. Raises OSError."""
-    beside = f"{path}.new"
+    """Bytes, whole or not at all; behind a symbolic link its file. Raises OSError."""
+    target = os.path.realpath(path)
+    beside = f"{target}.new"
     try:
+        if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+            raise OSError(errno.EINVAL, "is not a regular file")  # a device would be gone
         with open(beside, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(beside, target)
     except OSError as error:
         try:
             os.unlink(beside)

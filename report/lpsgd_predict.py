@@ -106,9 +106,15 @@ def calibrate_cells(options):
         own = [cell for cell in given.cells if cell.machine == machine]
         wanted = [cell for cell in asked.cells if cell.machine == machine] if asked else []
         alone = calibrate.alone_cells(own)
-        for cell in wanted:
-            if cell.network not in alone:
-                raise CostModelError(f"{cell.where}: {options.calibrate} has no cell of {cell.network}")
+        known = dict(alone)
+        for network in sorted({cell.network for cell in wanted} - set(known)):
+            asked_of = [cell for cell in wanted if cell.network == network]
+            alone[network] = calibrate.alone_by_flops(asked_of, known)
+            print(
+                f"lpsgd: warning: {options.calibrate} has no cell of {network} on {machine}: the time of its computing is "
+                f"estimated from its FLOPs",
+                file=sys.stderr,
+            )
         models[machine] = calibrate.fit(own, alone)
         if wanted:
             predicted.update(zip(map(id, wanted), models[machine].samples_per_s(wanted)))

@@ -117,6 +117,28 @@ void expand(Value& value, const std::string& path, config::Environment environme
     expand(value.items[i], fmt::format("{}[{}]", path, i), environment);
 }
 
+/// Whether a variable that is not set leaves this value unknown. Inside it, unknown entries of maps are removed.
+bool prune(Value& value) {
+  if (config::names_environment(value)) return true;
+  std::erase_if(value.entries, [](Value::Entry& e) { return prune(e.value); });
+  return std::any_of(value.items.begin(), value.items.end(), [](Value& item) { return prune(item); });
+}
+
+/// What the bytes do not depend on takes its default where variables are not set. (Reader does the same for
+/// numbers and words that stand alone.)
+void prune_section(Value::Entry& section) {
+  std::erase_if(section.value.entries, [&](Value::Entry& e) {
+    const std::string path = section.key + "." + e.key;
+    if (path == "exchange.codec") expand(e.value, path, config::Environment::expand);
+    if (path != "exchange.rules") return !e.value.is_scalar() && prune(e.value);
+    for (std::size_t i = 0; i < e.value.items.size(); ++i)
+      for (Value::Entry& inner : e.value.items[i].entries)
+        if (inner.key == "codec")
+          expand(inner.value, fmt::format("{}[{}].codec", path, i), config::Environment::expand);
+    return false;
+  });
+}
+
 /// OpenMP ends the process if the system starts no more threads, so a number that no machine profits from is
 /// refused. `count` threads are asked for each of `ranks` ranks of this process.
 void check_thread_count(const RunConfig& run, std::string_view section, std::string_view key,
@@ -158,9 +180,11 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
   run.name = name_of_run(path);
   run.tree = std::move(tree);
   run.overrides = overrides;
-  for (Value::Entry& section : run.tree.entries)
-    if (section.key != "network")
-      expand(section.value, section.key, environment);  // its $names are parameters
+  for (Value::Entry& section : run.tree.entries) {
+    if (section.key == "network") continue;  // its $names are parameters
+    expand(section.value, section.key, environment);
+    if (environment == config::Environment::if_set) prune_section(section);
+  }
   try {
     config::read(run.tree, "", run,
                  environment == config::Environment::expand ? config::Environment::keep : environment);

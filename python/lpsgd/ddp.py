@@ -6,6 +6,7 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from . import library
 from .pipeline import Pipeline
@@ -28,7 +29,7 @@ _STATE_FORMAT = 1
 _EXCHANGE = "_lpsgd_exchange"  # a model's attribute
 
 
-def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, timeout=None):
+def compress_gradients(model, codec, *, min_elements="auto", rules=(), warmup_steps=0, seed=1, timeout=None):
     """Exchanges the gradients of `model`, a DistributedDataParallel, through `codec`, in both directions, in place of its
     all-reduce. All ranks of its process group call it, before the first backward pass.
 
@@ -36,6 +37,7 @@ def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, t
     min_elements: smaller tensors stay in float32; "auto" keeps more than 99 % of all values quantized.
     rules: exceptions, the first that applies: {"name": "head.*", "kind": "dense", "codec": "none"}; one of name and
         kind may be left out.
+    warmup_steps: in so many steps at the start gradients take PyTorch's own all-reduce, without codecs.
     seed: of stochastic rounding.
     timeout: of a message, a datetime.timedelta; by default PyTorch's for a new process group.
 
@@ -45,7 +47,7 @@ def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, t
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(f"model is a {type(model).__name__}; expected a DistributedDataParallel")
-    exchange = GradientExchange(model, (codec, min_elements, rules), seed, timeout)
+    exchange = GradientExchange(model, (codec, min_elements, rules), warmup_steps, seed, timeout)
     try:
         model.register_comm_hook(exchange, GradientExchange.hook)
     except Exception:
@@ -119,10 +121,12 @@ class GradientExchange:
     bytes_float32: what bytes_sent would have been without codecs, in the mean over ranks.
     """
 
-    def __init__(self, model, policy, seed, timeout):
+    def __init__(self, model, policy, warmup_steps, seed, timeout):
         self.step = 0
         self.bytes_float32 = 0
+        self._warmup_steps, self._warmup_bytes = warmup_steps, 0
         self._seed = seed
+        self._group = model.process_group
         self._transport = Transport(model.process_group, timeout)
         try:
             mine = self._make_coder(model, policy)
@@ -138,6 +142,8 @@ class GradientExchange:
             raise ValueError("the gradients of this model are compressed already")
         if not isinstance(self._seed, int) or not 0 <= self._seed < 2**32:
             raise ValueError(f"seed is {self._seed}; allowed: whole numbers from 0 to 4294967295")
+        if type(self._warmup_steps) is not int or self._warmup_steps < 0:
+            raise ValueError(f"warmup_steps is {self._warmup_steps}; allowed: whole numbers from 0")
         tensors = _tensors_of(model)
         self._names = [name for name, _, _ in tensors]
         self._numbers = {parameter: number for number, (_, _, parameter) in enumerate(tensors)}
@@ -161,6 +167,7 @@ class GradientExchange:
         return {
             "wire format": wire_format,
             "seed": self._seed,
+            "warmup_steps": self._warmup_steps,
             "parameters": [(name, tuple(parameter.shape)) for name, _, parameter in tensors],
             "codecs": self._coder.codecs,
         }
@@ -178,7 +185,7 @@ class GradientExchange:
     @property
     def bytes_sent(self):
         """By this rank so far, in both rounds."""
-        return self._pipeline.bytes_sent
+        return self._pipeline.bytes_sent + self._warmup_bytes
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DistributedDataParallel calls it for each of its buckets, in their order."""
@@ -192,12 +199,16 @@ class GradientExchange:
                 "lpsgd: a gradient is exchanged of a parameter that compress_gradients did not find; freeze and thaw "
                 "parameters before DistributedDataParallel is made"
             ) from None
-        if bucket.index() == 0:
+        is_warmup = self.step < self._warmup_steps
+        if bucket.index() == 0 and not is_warmup:
             self._pipeline.begin(self.step)
         ranks = self._transport.ranks
         self.bytes_float32 += 8 * buffer.numel() * (ranks - 1) // ranks
         if bucket.is_last():
             self.step += 1
+        if is_warmup:
+            self._warmup_bytes += 2 * buffer.element_size() * buffer.numel() * (ranks - 1) // ranks
+            return allreduce_hook(self._group, bucket)
         return self._pipeline.start(
             bucket.index(), buffer, numbers, bucket.gradients(), last=bucket.is_last()
         )

@@ -11,6 +11,7 @@ from scipy.optimize import least_squares
 from costmodel import constants as c
 from costmodel import equations
 from costmodel.errors import CostModelError
+from costmodel.networks import study_network
 
 
 class Alone(NamedTuple):
@@ -47,6 +48,26 @@ def alone_cells(cells):
         )
         alone[network] = Alone(nearest.local_batch, c.COMPUTING * nearest.seconds, False)
     return alone
+
+
+def alone_by_flops(asked, alone):
+    """A step of one rank, at the largest local batch of `asked`, of a network that was not measured. The rate of its
+    FLOPs follows those of the others: it grows with the FLOPs of a layer, by a power that is fitted around a prior.
+    """
+
+    def size(network):
+        return math.log(network.flops / network.layers)
+
+    networks = [study_network(name) for name in alone]
+    sizes = np.array([size(network) for network in networks])
+    rates = np.log([n.flops * one.batch / one.seconds for n, one in zip(networks, alone.values())])
+    spread = sizes - sizes.mean()
+    trust = (c.FLOPS_NOISE / c.FLOPS_POWER_DEVIATION) ** 2
+    power = (spread @ rates + trust * c.FLOPS_POWER) / (spread @ spread + trust)
+    network = study_network(asked[0].network)
+    rate = math.exp(rates.mean() + power * (size(network) - sizes.mean()))
+    batch = max(cell.local_batch for cell in asked)
+    return Alone(batch, batch * network.flops / rate, False)
 
 
 class Parameters:

@@ -68,5 +68,8 @@ OCTAVE = 0.25  # of computing from the curve, for each halving of the local batc
 ALONE = 0.3  # of a step of one rank that was not measured
 COMPUTING = 0.85  # the part of the nearest step of several ranks that stands for it
 SEVERAL = 0.03  # of computing with several GPUs of the machine at work, from one alone
+# Of a network that was not measured: FLOPs per second grow with the FLOPs of a layer to this power.
+FLOPS_POWER, FLOPS_POWER_DEVIATION = 0.15, 0.1
+FLOPS_NOISE = 0.3  # of the rates of other networks, from that
 NOISE = 0.03  # of a measured cell
 ROBUST = 1.5  # in units of NOISE: beyond it a residual counts linearly

@@ -166,7 +166,10 @@ def report(model):
     found = v.tried(model, v.multi(cells))
     networks = v.networks_left_out(cells)
     lines = [f"# Calibration on {len(cells)} cells of {cells[0].machine}", "", *constants_section(model)]
-    estimated = sorted(name for name, alone in model.parameters.alone.items() if not alone.is_measured)
+    seen = {cell.network for cell in cells}
+    estimated = sorted(
+        name for name, alone in model.parameters.alone.items() if name in seen and not alone.is_measured
+    )
     if estimated:
         lines += ["", f"not measured on one rank with codec none: {', '.join(estimated)}. Their cells of several ranks "
                       "say how long one takes; the errors of a network left out below count them too low."]
@@ -193,6 +196,8 @@ def report(model):
         group = [t for found_group in v.groups_left_out(cells, key).values() for t in found_group]
         rows += [errors_row(label, group)] if group else []
     rows.append(errors_row("random halves, three times", v.halves_left_out(cells)))
+    group = [t for found_group in v.unknown_networks(cells).values() for t in found_group]
+    rows += [errors_row("all cells of a network", group)] if group else []
     lines += table(ERRORS, rows)
     single = single_section(cells)
     if single:

@@ -62,6 +62,20 @@ def networks_left_out(cells, constants=CONSTANTS):
     return found
 
 
+def unknown_networks(cells):
+    """Each network predicted from the others alone, without any cell of its own: a list of Tried by network."""
+    found = {}
+    for network in sorted({cell.network for cell in multi(cells)}):
+        others = [cell for cell in cells if cell.network != network]
+        if not others:
+            continue
+        asked = [cell for cell in cells if cell.network == network]
+        known = calibrate.alone_cells(others)
+        alone = {**known, network: calibrate.alone_by_flops(asked, known)}
+        found[network] = tried(calibrate.fit(others, alone), asked)
+    return found
+
+
 def plain_and_rest(networks):
     """The cells of networks_left_out: 32 bit over MPI, and the others."""
     found = [t for group in networks.values() for t in group]

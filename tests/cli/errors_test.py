@@ -197,6 +197,23 @@ class ConfigurationErrors(Case):
         self.refused(text, "environment variable LPSGD_UNSET_VARIABLE is not set")
         self.assertEqual(run("show", self.write("bad.yaml", text)).status, 0)
 
+    def test_show_needs_no_variable_but_those_of_codecs(self):
+        unset = "${LPSGD_UNSET_VARIABLE}"
+        for key, value in (("data.augment.pad", f"'{unset}'"), ("data.augment.jitter.hue", f"'{unset}'"),
+                           ("data.mean", f"[0.5, 0.5, '{unset}']"), ("schedule.decay", f"{{80: '{unset}', 120: 0.1}}"),
+                           ("optimizer.no_decay", f"['{unset}']"), ("exchange.link", f"{{latency: '{unset}'}}"),
+                           ("exchange.warmup_epochs", f"'{unset}'")):
+            result = run("show", self.config, "--set", f"{key}={value}")
+            self.assertEqual((result.status, result.err), (0, ""), key)
+            result = run("train", self.config, "--out", self.path("out"), "--set", f"{key}={value}")
+            self.assertEqual(result.status, 2)
+            self.assertIn("environment variable LPSGD_UNSET_VARIABLE is not set", result.err)
+        for key in ("exchange.codec.bits", "exchange.rules"):
+            value = f"[{{name: a, codec: {{kind: qsgd, bits: '{unset}'}}}}]" if key == "exchange.rules" else f"'{unset}'"
+            result = run("show", self.config, "--set", f"{key}={value}")
+            self.assertEqual(result.status, 2)
+            self.assertIn("environment variable LPSGD_UNSET_VARIABLE is not set", result.err)
+
     def test_variables_are_expanded_in_every_quoted_string(self):
         text = CONFIG.replace("dataset: shapes", 'dataset: "${LPSGD_TEST_SET}"')
         text = text.replace("batch_size: 24", 'batch_size: "${LPSGD_TEST_BATCH}"')

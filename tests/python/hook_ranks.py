@@ -55,7 +55,8 @@ def make(given, **options):
     shapes = [g.shape[2:] for g in given["gradients"]]
     module = Given(shapes, given.get("dtype", torch.float32))
     model = wrap(module, bucket_cap_mb=given.get("bucket_mb", 0.02), **options)
-    return model, lpsgd.compress_gradients(model, given["codec"], min_elements=1, seed=given.get("seed", 1))
+    more = {key: given[key] for key in ("seed", "warmup_steps") if key in given}
+    return model, lpsgd.compress_gradients(model, given["codec"], min_elements=1, **more)
 
 
 def own(given, step):
@@ -345,6 +346,7 @@ def main():
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     torch.save(globals()[case](torch.load(folder / "given.pt")), folder / f"out-{rank}.pt")
+    dist.destroy_process_group()  # without it PyTorch 1.13 aborts one process in a hundred at its end
 
 
 if __name__ == "__main__":

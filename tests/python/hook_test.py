@@ -132,6 +132,21 @@ class HookTest(unittest.TestCase):
         for result in results:
             self.assertAlmostEqual(result["float32"] / (2 * 8 * sum(values) * 2 / 3), 1, delta=0.01)
 
+    def test_warmup(self):
+        """The means as they are, and then those of an exchange that begins."""
+        for ranks in (1, 2, 3):
+            gradients = self.gradients(ranks, 5)
+            results = self.run_ranks(ranks, "steps", {"gradients": gradients, "codec": "onebit", "warmup_steps": 2})
+            expected = self.expected([g[2:] for g in gradients], "onebit")
+            for result in results:
+                for step in range(2):
+                    for g, mean in zip(gradients, result["means"][step]):
+                        torch.testing.assert_close(mean, g[step].mean(0))
+                self.assert_means({"means": result["means"][2:]}, expected)
+                self.assertEqual(result["step"], 5)
+                self.assertGreaterEqual(result["sent"], 2 / 5 * result["float32"])
+                self.assertLessEqual(result["sent"], (2 / 5 + 3 / 5 / 8) * result["float32"])
+
     def test_half_gradients(self):
         """They are coded as float32, and the means rounded."""
         gradients = [g.to(torch.float16).float() for g in self.gradients(2, 3)]
@@ -320,6 +335,7 @@ class HookTest(unittest.TestCase):
             ({"codec": "onebit", "min_elements": "all"}, "min_elements"),
             ({"codec": "onebit", "rules": [{"kind": "layer", "codec": "none"}]}, "rules"),
             ({"codec": "onebit", "rules": {"kind": "conv"}}, "rules: 'kind' is not a dictionary"),
+            ({"codec": "onebit", "warmup_steps": 0.5}, "warmup_steps is 0.5; allowed: whole numbers from 0"),
             ({"codec": "onebit", "seed": -1}, "seed is -1; allowed: whole numbers from 0 to 4294967295"),
         ):
             with self.subTest(message):
@@ -329,8 +345,8 @@ class HookTest(unittest.TestCase):
             refused(good, kind="sparse"), ["2.weight: sparse gradients cannot be exchanged; expected sparse=False"]
         )
         self.assertEqual(
-            refused(good, {"codec": "sign", "seed": 4}),
-            2 * ["rank 1 has other seed and codecs than rank 0"],
+            refused(good, {"codec": "sign", "seed": 4, "warmup_steps": 1}),
+            2 * ["rank 1 has other seed and warmup_steps and codecs than rank 0"],
         )
         # A rank that cannot take part tells the others.
         first, second = refused(good, {"codec": "qsdg"})

@@ -280,7 +280,6 @@ class Command(FolderTest):
     def test_mistakes_in_the_asked_cells(self):
         for ask, text in (
             (HEADER + "other,resnet20,mpi,none,2,128,\n", "ask.csv:2: "),
-            (HEADER + "m,alexnet,mpi,none,2,128,\n", "has no cell of alexnet\n"),
             (HEADER + "m,resnet20,mpi,topk,2,128,\n", "ask.csv:2: unknown codec 'topk'"),
         ):
             with self.subTest(text):
@@ -298,6 +297,25 @@ class Command(FolderTest):
             status, out, err = predict(*words)
             self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
 
+    def test_what_cannot_be_written(self):
+        """A device stays what it is, a link leads to its file, and whoever reads the output may go."""
+        given, ask = self.file(ONE), self.file(HEADER + "m,resnet20,mpi,none,2,128,\n", "ask.csv")
+        fifo, link, target = self.root / "fifo", self.root / "link.csv", self.root / "target.csv"
+        os.mkfifo(fifo)
+        link.symlink_to(target)
+        status, out, err = predict("--calibrate", given, "--cells", ask, "--out", str(fifo))
+        self.assertEqual((status, out, err), (2, "", f"lpsgd: error: {fifo}: cannot be written: is not a regular file\n"))
+        self.assertTrue(fifo.is_fifo())
+        self.assertEqual(predict("--calibrate", given, "--cells", ask, "--out", str(link))[0], 0)
+        self.assertTrue(link.is_symlink() and target.read_text().startswith("machine,"))
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([LPSGD, "predict", "--calibrate", given, "--report"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(
+            (done.returncode, done.stderr),
+            (1, "lpsgd: error: standard output cannot be written: No space left on device\n"),
+        )
+
     def test_a_network_whose_single_rank_was_not_measured(self):
         """The cells of several ranks say it: a few percent off, and a cell of one rank may be asked for."""
         rows = pathlib.Path(GIVEN).read_text().splitlines(keepends=True)
@@ -313,6 +331,35 @@ class Command(FolderTest):
         for row, found in zip(alone + held, out.read_text().splitlines()[1:]):
             ratio = float(found.split(",")[-1]) / float(row.split(",")[-1])
             self.assertTrue(0.9 < ratio < 1.1, (row, found))
+
+    def test_a_network_without_any_cell(self):
+        """Its FLOPs and the other networks say how long a step takes."""
+        rows = pathlib.Path(GIVEN).read_text().splitlines(keepends=True)
+        own = [row for row in rows if row.startswith("ec2_k80,bn_inception,")]
+        given, ask = self.file("".join(row for row in rows if row not in own)), self.file(HEADER + "".join(own), "ask.csv")
+        out = self.root / "out.csv"
+        status, _, err = predict("--calibrate", given, "--cells", ask, "--out", str(out))
+        self.assertEqual(
+            (status, err),
+            (0, f"lpsgd: warning: {given} has no cell of bn_inception on ec2_k80: the time of its computing is estimated "
+                "from its FLOPs\n"),
+        )
+        found = out.read_text().splitlines()[1:]
+        self.assertEqual(len(found), len(own))
+        for row, line in zip(own, found):
+            ratio = float(line.split(",")[-1]) / float(row.split(",")[-1])
+            self.assertTrue(0.75 < ratio < 1.34, (row, line))
+        # From one network alone, and of two networks that were not measured.
+        ask = self.file(HEADER + "".join(f"m,{n},mpi,none,2,128,\n" for n in ("resnet20", "resnet110", "alexnet")), "ask.csv")
+        status, _, err = predict("--calibrate", self.file(ONE), "--cells", ask, "--out", str(out))
+        self.assertEqual((status, err.count("has no cell of")), (0, 2))
+        speeds = [float(line.split(",")[-1]) for line in out.read_text().splitlines()[1:]]
+        self.assertGreater(speeds[0], 3 * speeds[1])
+
+    def test_unknown_networks_are_predicted_from_their_flops(self):
+        found = [t for group in validation.unknown_networks(cells.read(GIVEN, measured=True).cells).values() for t in group]
+        self.assertEqual(len(found), 88)
+        self.assertLessEqual(validation.median_error(found), 0.15)
 
     def test_one_network(self):
         """No network can be left out, so no error of one that is left out is told."""
