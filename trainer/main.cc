@@ -14,6 +14,7 @@
 #include "core/printable.h"
 #include "trainer/command_line.h"
 #include "trainer/crash_signals.h"
+#include "trainer/stop_signals.h"
 
 namespace {
 
@@ -55,6 +56,7 @@ void ask_for_short_slices() {
 }
 
 int main(int argc, char** argv) {
+  lpsgd::restore_hangup();
   wait_without_spinning(argv);
   ask_for_short_slices();
   lpsgd::end_at_crashes();

@@ -117,7 +117,8 @@ void expand(Value& value, const std::string& path, config::Environment environme
     expand(value.items[i], fmt::format("{}[{}]", path, i), environment);
 }
 
-/// Whether a variable that is not set leaves this value unknown. Inside it, unknown entries of maps are removed.
+/// Whether a variable that is not set leaves this value unknown. Inside it, unknown entries of maps are
+/// removed.
 bool prune(Value& value) {
   if (config::names_environment(value)) return true;
   std::erase_if(value.entries, [](Value::Entry& e) { return prune(e.value); });

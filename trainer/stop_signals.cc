@@ -1,7 +1,9 @@
 #include "trainer/stop_signals.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -11,13 +13,30 @@ namespace lpsgd {
 
 namespace {
 
-constexpr int handled[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int handled[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 constexpr std::int64_t same_within = 1'000'000'000;  // nanoseconds
 
 std::atomic<bool> catching{false};
 std::atomic<int> caught{0};
 std::atomic<std::int64_t> caught_at{0};
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "signal handlers may not wait for a lock");
+
+bool starts_without_hangup = false;  // as under nohup
+
+/// UCX, which MPICH uses, takes SIGHUP when it is loaded. What it was is noted before that, by the kernel's
+/// own call: nothing else has been initialised.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void note_hangup(int, char**, char**) {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    unsigned long mask;
+  } before{};
+  ::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &before, sizeof before.mask);
+  starts_without_hangup = before.handler == SIG_IGN;
+}
+__attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**,
+                                                                                char**) = note_hangup;
 
 std::int64_t nanoseconds() {
   timespec t{};
@@ -39,6 +58,10 @@ void handle(int signal) {
 }
 
 }  // namespace
+
+void restore_hangup() {
+  ::signal(SIGHUP, starts_without_hangup ? SIG_IGN : SIG_DFL);
+}
 
 void install_signal_handlers() {
   for (const int signal : handled) {
@@ -72,6 +95,8 @@ const char* signal_name(int signal) {
       return "SIGTERM";
     case SIGINT:
       return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
     case SIGUSR1:
       return "SIGUSR1";
     default:

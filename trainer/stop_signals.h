@@ -1,9 +1,12 @@
-// SIGTERM, SIGINT and SIGUSR1 end a run in order: training finishes its step, saves and ends.
+// SIGTERM, SIGINT, SIGHUP and SIGUSR1 end a run in order: training finishes its step, saves and ends.
 #pragma once
 
 namespace lpsgd {
 
-/// Handles the three signals, except those that the process was started to ignore. Until catch_signals() they
+/// Gives SIGHUP back what the process was started with: UCX takes it as soon as it is loaded.
+void restore_hangup();
+
+/// Handles the four signals, except those that the process was started to ignore. Until catch_signals() they
 /// end the process at once. Call it after MPI_Init: MPICH has a handler of its own for SIGUSR1, with which a
 /// process without mpirun hangs.
 void install_signal_handlers();

@@ -409,6 +409,10 @@ class RankTrainer {
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite{}",
                                        std::max<std::int64_t>(0, position_.step - 1),
                                        replicas_equal ? "" : ", and the ranks' weights differ"));
+    if (!replicas_equal && run_.exchange.collective != Collective::simulated && transport_.rank() == 0)
+      log::warn("epoch {}: the ranks' weights differ, which only an error of a machine explains; "
+                "--check-replicas finds the step",
+                position_.epoch + 1);
     sums_.add_evaluation(now_seconds() - start, found.bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));

@@ -177,7 +177,7 @@ class Signals(Checkpoints):
             [*command, LPSGD, "train", self.config, "--out", out, *arguments], stdout=printed, stderr=subprocess.PIPE,
             text=True, env=dict(os.environ, OMP_NUM_THREADS="1"),
             preexec_fn=lambda: [signal.signal(s, signal.SIG_IGN if s in ignored else signal.SIG_DFL)
-                                for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)])
+                                for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)])
         process.printed = printed
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
@@ -225,7 +225,8 @@ class Signals(Checkpoints):
 
     def test_each_signal_at_mpirun_at_a_rank_and_without_mpirun(self):
         for number, target in ((signal.SIGTERM, "rank"), (signal.SIGTERM, "mpirun"), (signal.SIGINT, "rank"), (signal.SIGINT, "mpirun"),
-                               (signal.SIGUSR1, "mpirun"), (signal.SIGUSR1, "process"), (signal.SIGINT, "threads")):
+                               (signal.SIGUSR1, "mpirun"), (signal.SIGUSR1, "process"), (signal.SIGINT, "threads"),
+                               (signal.SIGHUP, "rank"), (signal.SIGHUP, "process")):
             if target == "mpirun" and number != signal.SIGUSR1 and not self.MPICH:
                 continue  # Open MPI's kills the ranks after a second
             with self.subTest(signal=number, target=target):
@@ -242,9 +243,9 @@ class Signals(Checkpoints):
     def test_signals_that_are_ignored_stay_ignored(self):
         """MPI, which handles some signals itself, is started with them ignored. (mpirun would handle them anew.)"""
         out = self.path("out")
-        process = self.start(out, *self.LONG, ignored=(signal.SIGUSR1, signal.SIGINT))
+        process = self.start(out, *self.LONG, ignored=(signal.SIGUSR1, signal.SIGINT, signal.SIGHUP))
         self.wait_for(lambda: self.lines(out) > 1, process)
-        for number in (signal.SIGUSR1, signal.SIGINT):
+        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             process.send_signal(number)
             before = self.lines(out)
             time.sleep(1.5)

@@ -52,6 +52,7 @@ class Replicas(Case):
         self.assertEqual(result.status, 0, result)
         self.assertEqual([record["replicas_equal"] for record in self.metrics(self.out)], [True, False])
         self.assertIn("REPLICAS DIFFER", result.out)
+        self.assertEqual(result.err.count("warning: epoch 2: the ranks' weights differ"), 1, result)
 
     def test_over_threads(self):
         result = self.drill(2, "--set", "exchange.transport=threads", "--set", "exchange.ranks=3", ranks=None)
