@@ -73,6 +73,7 @@ def main():
     parser.add_argument("--train", required=True, help="a text file")
     parser.add_argument("--valid", required=True, help="a text file")
     parser.add_argument("--codec", help="of the gradients, as in lpsgd's configuration")
+    parser.add_argument("--warmup", type=int, default=0, help="steps at the start without it")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=16, help="pieces of text in a step, on each rank")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate; it falls along half a cosine")
@@ -88,7 +89,9 @@ def main():
     model = DistributedDataParallel(Transformer(len(numbers)))
     exchange = None
     if options.codec:
-        exchange = lpsgd.compress_gradients(model, options.codec, seed=options.seed)
+        exchange = lpsgd.compress_gradients(
+            model, options.codec, warmup_steps=options.warmup, seed=options.seed
+        )
 
     optimizer = torch.optim.AdamW(model.parameters(), options.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
@@ -111,7 +114,7 @@ def main():
             if exchange:
                 record["wire_ratio"] = round(exchange.bytes_float32 / max(1, exchange.bytes_sent), 1)
             print(json.dumps(record), flush=True)
-    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
