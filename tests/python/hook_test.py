@@ -112,11 +112,11 @@ class HookTest(unittest.TestCase):
         # On a GPU each start takes seconds, and the codecs have tests of their own there.
         for ranks, codecs in ((2, CODECS[:5]),) if DEVICE == "cuda" else ((1, CODECS[1:4]), (2, CODECS), (3, CODECS[:5])):
             gradients = self.gradients(ranks, 4)
-            for codec in codecs:
+            each = [{"gradients": gradients, "codec": codec, "seed": 9} for codec in codecs]
+            for codec, results in zip(codecs, zip(*self.run_ranks(ranks, "each", {"each": each}))):
                 with self.subTest(ranks=ranks, codec=codec):
-                    given = {"gradients": gradients, "codec": codec, "seed": 9}
                     expected = self.expected(gradients, codec, 9)
-                    for result in self.run_ranks(ranks, "steps", given):
+                    for result in results:
                         self.assert_means(result, expected)
                         self.assertEqual(result["step"], 4)
                         self.assertEqual(set(result["codecs"]), {f"tensors.{i}" for i in range(len(SHAPES))})
