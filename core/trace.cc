@@ -28,8 +28,10 @@ Trace::Trace(std::size_t capacity) : spans_(capacity) {}
 
 Trace::Track Trace::track(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  tracks_.push_back(name);
-  return static_cast<Track>(tracks_.size() - 1);
+  const auto found = std::find(tracks_.begin(), tracks_.end(), name);
+  const auto at = static_cast<Track>(found - tracks_.begin());
+  if (found == tracks_.end()) tracks_.push_back(name);
+  return at;
 }
 
 std::size_t Trace::add_source(std::function<void()> add) {

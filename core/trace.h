@@ -20,8 +20,9 @@ class Trace {
   /// Keeps up to `capacity` spans. Later ones are dropped and counted.
   explicit Trace(std::size_t capacity = std::size_t{1} << 20);
 
-  /// Make a track or a label. Tracks appear in the order in which they are made. A '#' in the name of a label
-  /// is followed by the number of the span. Both functions take a lock, so call them before the steps.
+  /// Make a track or a label; a track of that name serves again. Tracks appear in the order in which they are
+  /// made. A '#' in the name of a label is followed by the number of the span. Both functions take a lock, so
+  /// call them before the steps.
   Track track(const std::string& name);
   Label label(const std::string& name, const std::string& category);
 

@@ -47,7 +47,7 @@ def number(least, most, what, is_open=False):
     return parse
 
 
-class OutputError(Exception):
+class OutputError(OSError):
     """Standard output cannot be written."""
 
 
@@ -67,16 +67,20 @@ class Output:
         try:
             return call(*arguments)
         except OSError as error:
-            raise OutputError(error.strerror) from None
+            raise OutputError(error.errno, error.strerror) from None
 
     def __getattr__(self, name):
         return getattr(self._file, name)
 
 
-def lost_output(prefix, error):
-    """Whoever reads it may have gone. Python would try once more at its end."""
-    print(f"{prefix}: standard output cannot be written: {error}", file=sys.stderr)
+def drop_output():
+    """What is still to be written to standard output goes nowhere. Python would try once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def lost_output(prefix, error):
+    print(f"{prefix}: standard output cannot be written: {error.strerror}", file=sys.stderr)
+    drop_output()
     return 1
 
 
@@ -89,6 +93,8 @@ def refuses(prefix, *mistakes):
         def run():
             try:
                 interrupts.raise_from_now_on()
+                if sys.stdout is None:  # it was closed before
+                    return main() or 0
                 with contextlib.redirect_stdout(Output(sys.stdout)):
                     status = main() or 0
                     sys.stdout.flush()

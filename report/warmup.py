@@ -6,8 +6,11 @@ from configuration import section
 
 
 def epochs(settings):
-    """A mistaken number is as if it were not given."""
-    value = section(settings, "exchange").get("warmup_epochs")
+    """0 without codecs. A mistaken number is as if it were not given."""
+    exchange = section(settings, "exchange")
+    value, codec = exchange.get("warmup_epochs"), exchange.get("codec") or "none"
+    if "none" in (codec, section(exchange, "codec").get("kind")) and not exchange.get("rules"):
+        return 0
     return value if type(value) in (int, float) and 0 < value < math.inf else 0
 
 

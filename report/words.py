@@ -1,5 +1,6 @@
 """A configuration's settings in a few words."""
 
+import warmup
 from configuration import section
 
 
@@ -37,13 +38,13 @@ def exchange_text(exchange):
     rules = exchange.get("rules")
     texts = [rule_text(rule) for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
     text = "; ".join([codec_text(exchange.get("codec")), *texts])
-    warmup = warmup_text(exchange.get("warmup_epochs"))
-    return f"{text}, {warmup}" if warmup and text != "none" else text
+    first = warmup_text(warmup.epochs({"exchange": exchange}))
+    return f"{text}, {first}" if first else text
 
 
 def warmup_text(epochs):
     """Of codecs: "1 epoch as float32"."""
-    return f"{counted(f'{epochs:g}', 'epoch')} as float32" if isinstance(epochs, (int, float)) and epochs > 0 else ""
+    return f"{counted(f'{epochs:g}', 'epoch')} as float32" if epochs else ""
 
 
 # Keys whose values change no result and no time.
@@ -93,8 +94,9 @@ USUAL = {
 def labels(configs, ranks, omit=()):
     """For each configuration its codec, and every other setting in which they differ, network first."""
     flats = [flat(config) for config in configs]
-    for one, count in zip(flats, ranks):
+    for config, one, count in zip(configs, flats, ranks):
         one["ranks"] = count
+        one["exchange.warmup_epochs"] = warmup.epochs(config)
     keys = list(dict.fromkeys(key for one in flats for key in one))
     told = [key for key in keys if not is_of(key, UNTOLD)]
     told.sort(key=lambda key: key == "ranks")  # last

@@ -117,21 +117,21 @@ void expand(Value& value, const std::string& path, config::Environment environme
     expand(value.items[i], fmt::format("{}[{}]", path, i), environment);
 }
 
-/// Whether a variable that is not set leaves this value unknown. Inside it, unknown entries of maps are
-/// removed.
-bool prune(Value& value) {
-  if (config::names_environment(value)) return true;
-  std::erase_if(value.entries, [](Value::Entry& e) { return prune(e.value); });
-  return std::any_of(value.items.begin(), value.items.end(), [](Value& item) { return prune(item); });
+/// Whether it depends on a variable that is not set.
+bool is_unknown(const Value& value) {
+  return config::names_environment(value) ||
+         std::ranges::any_of(value.entries, [](const Value::Entry& e) { return is_unknown(e.value); }) ||
+         std::ranges::any_of(value.items, is_unknown);
 }
 
-/// What the bytes do not depend on takes its default where variables are not set. (Reader does the same for
-/// numbers and words that stand alone.)
+/// A map or a list with a variable that is not set is left out, so that the key has its default. (Reader does
+/// the same for numbers and words.) Codecs and frozen layers decide what is sent: there it is an error.
 void prune_section(Value::Entry& section) {
   std::erase_if(section.value.entries, [&](Value::Entry& e) {
     const std::string path = section.key + "." + e.key;
-    if (path == "exchange.codec") expand(e.value, path, config::Environment::expand);
-    if (path != "exchange.rules") return !e.value.is_scalar() && prune(e.value);
+    if (path == "exchange.codec" || path == "train.freeze")
+      expand(e.value, path, config::Environment::expand);
+    if (path != "exchange.rules") return !e.value.is_scalar() && is_unknown(e.value);
     for (std::size_t i = 0; i < e.value.items.size(); ++i)
       for (Value::Entry& inner : e.value.items[i].entries)
         if (inner.key == "codec")

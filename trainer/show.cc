@@ -160,9 +160,12 @@ std::string show_command(const ShowArguments& arguments) {
                                                                      : launched_as().size;
   const Memory memory = memory_of(spec, run.train);
   if (arguments.json) return show_json(spec, threshold, codecs, ranks, memory);
-  const std::string warmup = warmup_text(run.exchange);
+  const bool has_codec = !std::ranges::all_of(codecs, &CodecSpec::is_none);
+  const std::string warmup = has_codec ? warmup_text(run.exchange) : "";
   return show_table(spec, threshold, codecs, ranks, memory) +
-         (warmup.empty() ? "" : fmt::format("in the first {} all tensors go as float32\n", warmup));
+         (warmup.empty()
+              ? ""
+              : fmt::format("for {} all tensors go as float32, and then through their codecs\n", warmup));
 }
 
 }  // namespace lpsgd

@@ -1,5 +1,5 @@
 // A step's exchange. In the warm-up of the codecs (exchange.warmup_epochs) another one takes its place, which
-// sends float32, as 1-bit Adam (Tang et al. 2021) and Deep Gradient Compression (Lin et al. 2018) begin.
+// sends float32, as 1-bit Adam begins (Tang et al. 2021).
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ class Network;
 
 class StepExchange {
  public:
-  /// Of `values`, laid out like the network's gradients. The arguments outlive the object. Collective.
+  /// Of `values`, laid out like the network's gradients. Transport, network and values outlive the object.
+  /// Collective.
   StepExchange(Transport& transport, const Network& network, const std::vector<CodecSpec>& codecs,
                std::span<float> values, const ExchangeOptions& options);
 

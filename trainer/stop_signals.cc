@@ -64,6 +64,7 @@ void restore_hangup() {
 }
 
 void install_signal_handlers() {
+  restore_hangup();  // Open MPI loads UCX in MPI_Init
   for (const int signal : handled) {
     struct sigaction before {
     }, action{};

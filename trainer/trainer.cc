@@ -117,6 +117,10 @@ class RankTrainer {
     if (run_.schedule.warmup_epochs > run_.train.epochs && run_.train.epochs > 0 && transport_.rank() == 0)
       log::warn("schedule.warmup_epochs: the run of {} epoch{} ends before the rate has reached schedule.lr",
                 run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
+    if (has_codec_ && run_.exchange.warmup_epochs >= static_cast<double>(run_.train.epochs) &&
+        run_.train.epochs > 0 && transport_.rank() == 0)
+      log::warn("exchange.warmup_epochs: the run of {} epoch{} ends before the codecs begin",
+                run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
     const bool is_done = position_.epoch >= run_.train.epochs;
     if (command_.resume && left <= 0 && transport_.rank() == 0) {
       if (is_done)
@@ -320,15 +324,17 @@ class RankTrainer {
     step_->settle();
     step_->check_finite();
     collect();
+    const double start = now_seconds();
     step_->set_warmup(is_warmup());
+    sums_.skip(now_seconds() - start);
     if (!step_->is_warmup())
       progress_->line(fmt::format("the codecs begin with step {}", position_.step + 1));
   }
 
   void train_step() {
+    begin_or_end_warmup();
     const double start = now_seconds();
     average_.reset();
-    begin_or_end_warmup();
     lr_ = rate_at(position_.batch);
     optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
     step_->set_interval(local_steps(run_.sync, run_.schedule, position_.epoch, position_.batch, per_epoch_));
@@ -409,10 +415,11 @@ class RankTrainer {
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite{}",
                                        std::max<std::int64_t>(0, position_.step - 1),
                                        replicas_equal ? "" : ", and the ranks' weights differ"));
-    if (!replicas_equal && run_.exchange.collective != Collective::simulated && transport_.rank() == 0)
-      log::warn("epoch {}: the ranks' weights differ, which only an error of a machine explains; "
-                "--check-replicas finds the step",
-                position_.epoch + 1);
+    const Collective collective = run_.exchange.collective;
+    if (!replicas_equal && collective != Collective::simulated && transport_.rank() == 0)
+      log::warn(
+          "epoch {}: the ranks' weights differ{}; --check-replicas finds the step", position_.epoch + 1,
+          collective == Collective::reduce_broadcast ? ", which only an error of a machine explains" : "");
     sums_.add_evaluation(now_seconds() - start, found.bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));

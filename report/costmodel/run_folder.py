@@ -176,14 +176,14 @@ def read(folder):
     if not parts:
         raise CostModelError(f"{epochs_path}: holds no finished epoch, and no checkpoint has the sums of steps")
     first = 1 if round(sum(steps for steps, _ in parts[1:])) >= LEAST_STEPS else 0
-    if warm := warmup.epochs(config):
-        first = max(first, math.ceil(warm))
+    per_epoch = max(1, round(epochs[-1][0]) if epochs else rest[2])
+    if warm := warmup.steps(config, per_epoch):
+        first = max(first, -(-warm // per_epoch))
         if round(sum(steps for steps, _ in parts[first:])) < LEAST_STEPS:
             raise CostModelError(
                 f"{folder}: fewer than {LEAST_STEPS} steps are measured behind the epochs of exchange.warmup_epochs"
             )
     steps = sum(count for count, _ in parts[first:])
-    per_epoch = max(1, round(epochs[-1][0]) if epochs else rest[2])
 
     def exchanges(count):
         more = rest[0] if rest and count > len(epochs) else 0

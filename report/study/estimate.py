@@ -91,15 +91,15 @@ class CostModel:
         if not known or not batch or (found.within and not block_size(run, self.hosts)):
             return None
         try:
-            from costmodel import fragments, links, local_steps, pipeline, plan, run_folder, scaling
+            from costmodel import fragments, links, local_steps, pipeline, plan, scaling
         except ImportError:
+            return None
+        known = [item for item in known if self.can_read(item[1])]
+        if not known:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
         alike = [item for item in known if (item[0].ranks, item[0].batch_size) == (run.ranks, batch)] or known
         try:
-            for _, folder in known:
-                if folder not in self.read:
-                    self.read[folder] = run_folder.read(folder)
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
             host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
@@ -121,6 +121,18 @@ class CostModel:
             ).seconds
         except UserError:
             return None
+
+
+    def can_read(self, folder):
+        """Whether its measurement serves; it is then in `read`."""
+        from costmodel import run_folder
+
+        if folder not in self.read:
+            try:
+                self.read[folder] = run_folder.read(folder)
+            except UserError:
+                self.read[folder] = None
+        return self.read[folder] is not None
 
 
 def jobs_of(folder):

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 
+import command
 import run_length
 
 from . import measures
@@ -81,8 +82,12 @@ class Progress:
             self.stream.write(("\r\x1b[K" if self.shown else "") + text + "\n")
             self.stream.flush()
         except OSError:  # a reader that is gone, or a full disk behind a redirection: the runs go on
-            pass
+            self._drop()
         self.shown = ""
+
+    def _drop(self):
+        if self.stream is sys.stdout:
+            command.drop_output()
 
     def update(self, done, failed, running, unfinished, folder_of):
         """On a terminal, at most once a second: done and total, the epochs of those that run, the time
@@ -102,7 +107,7 @@ class Progress:
             self.stream.write("\r\x1b[K" + text)
             self.stream.flush()
         except OSError:
-            return
+            return self._drop()
         self.shown = text
 
     def _measure(self, runs, folder_of):

@@ -11,6 +11,7 @@ import files
 import numpy as np
 import runs
 import synchronisation
+import warmup
 import words
 from study import measures
 
@@ -154,10 +155,10 @@ def read_run(folder, is_timed):
 
 
 def published_codec(exchange):
-    """The name in report/published, or the codec in words. Rules and another error feedback make another
-    codec."""
+    """The name in report/published, or the codec in words. Rules, a warm-up and another error feedback make
+    another codec."""
     codec = exchange.get("codec")
-    if exchange.get("rules"):
+    if exchange.get("rules") or warmup.epochs({"exchange": exchange}):
         return words.exchange_text(exchange)
     if not isinstance(codec, dict):
         return str(codec or "none")

@@ -52,8 +52,10 @@ class Warmup(Case):
         self.assertEqual(ratios[0], 1)
         self.assertGreater(ratios[-1], 8)
         result = run("show", self.config, *OPTIONS)
-        self.assertIn("in the first 1.5 epochs all tensors go as float32\n", result.out)
-        self.assertNotIn("in the first", run("show", self.config).out)
+        self.assertIn("for 1.5 epochs all tensors go as float32, and then through their codecs\n", result.out)
+        self.assertNotIn("all tensors go as float32", run("show", self.config).out)
+        result = run("train", self.config, "--out", self.path("never"), *OPTIONS, "--set", "exchange.warmup_epochs=3")
+        self.assertIn("warning: exchange.warmup_epochs: the run of 3 epochs ends before the codecs begin", result.err)
         for value, said in (("-1", "from 0 to"), ("much", "expected a number")):
             result = run("train", self.config, "--out", self.path("bad"), "--set", f"exchange.warmup_epochs={value}")
             self.assertEqual(result.status, 2)

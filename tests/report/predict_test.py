@@ -315,6 +315,9 @@ class Command(FolderTest):
             (done.returncode, done.stderr),
             (1, "lpsgd: error: standard output cannot be written: No space left on device\n"),
         )
+        closed = ["sh", "-c", 'exec "$0" "$@" >&-', LPSGD, "predict", "--calibrate", given, "--report"]
+        done = subprocess.run(closed, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_network_whose_single_rank_was_not_measured(self):
         """The cells of several ranks say it: a few percent off, and a cell of one rank may be asked for."""

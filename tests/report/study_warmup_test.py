@@ -9,6 +9,7 @@ from study_harness import HEAD, LPSGD, StudyTest
 
 import warmup
 import words
+from view import gather
 from study import estimate, launcher, measures, runner, timing
 
 SYNCS = (
@@ -27,10 +28,22 @@ class Text(unittest.TestCase):
         )
         self.assertEqual(words.exchange_text(configs[1]["exchange"]), "sign, 0.25 epochs as float32")
         self.assertEqual(words.exchange_text({"codec": "none", "warmup_epochs": 1}), "none")
+        configs = [{"exchange": {"codec": "none", "warmup_epochs": e}} for e in (0, 1)]
+        self.assertEqual(words.labels(configs, [2, 2]), ["none", "none"])
 
     def test_steps(self):
         for epochs, steps in ((0, 0), (0.05, 20), (0.25, 98), (1, 390), (1.5, 585), (True, 0), ("1", 0), (math.inf, 0)):
-            self.assertEqual(warmup.steps({"exchange": {"warmup_epochs": epochs}}, 390), steps, epochs)
+            exchange = {"warmup_epochs": epochs, "codec": {"kind": "sign"}}
+            self.assertEqual(warmup.steps({"exchange": exchange}, 390), steps, epochs)
+        for codec in ({"codec": "none"}, {"codec": {"kind": "none"}}, {}):
+            self.assertEqual(warmup.epochs({"exchange": {**codec, "warmup_epochs": 1}}), 0, codec)
+            rules = [{"kind": "conv", "codec": "onebit"}]
+            self.assertEqual(warmup.epochs({"exchange": {**codec, "warmup_epochs": 1, "rules": rules}}), 1, codec)
+
+    def test_it_is_no_published_codec(self):
+        for epochs, name in ((0, "onebit64"), (1, "onebit, bucket 64, 1 epoch as float32")):
+            exchange = {"codec": {"kind": "onebit", "bucket": 64}, "warmup_epochs": epochs}
+            self.assertEqual(gather.published_codec(exchange), name)
 
 
 class Estimates(StudyTest):
@@ -78,6 +91,24 @@ class Estimates(StudyTest):
         for found, share in zip(seconds, (0, 1 / 4, 1 / 2, 1)):
             self.assertAlmostEqual(found / seconds[0], 1 + share * (ratio - 1), delta=0.05 * ratio)
 
+    def test_a_run_that_says_too_little_is_left_out(self):
+        require("numpy", "scipy")
+        text = HEAD + "axes: {exchange.warmup_epochs: [0, 2], seed: SEED, ranks: 2}\n"
+        self.study(text.replace("SEED", "1"))
+        study, runs = self.expand(text.replace("SEED", "[1, 2]"))
+        folders = runner.find_folders(str(self.root / "out"), runs)
+        lines = estimate.lines(runs, self.shown(study, runs), 1, folders)
+        self.assertEqual([line.split()[-1] for line in (lines[1], lines[3])], ["done", "done"])
+        self.assertNotIn("?", "".join(lines), lines)
+
+    def test_a_study_goes_on_without_a_reader(self):
+        self.write("study.yaml", HEAD + "axes: {seed: [1, 2], ranks: 2}\n")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([LPSGD, "study", str(self.root / "study.yaml"), "--out", str(self.root / "out")],
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(list((self.root / "out" / "runs").glob("*/summary.json"))), 2)
+
     def test_each_part_is_timed_by_itself(self):
         _, runs = self.expand(
             HEAD + "axes: {exchange.warmup_epochs: [0, 0.5, 2], sync: [every_step, {kind: local_sgd, steps: 4}], ranks: 2}\n"
@@ -113,6 +144,8 @@ class Estimates(StudyTest):
 
         run = run_folder.read(trained("behind", "train.epochs=4", "exchange.warmup_epochs=1.5"))
         self.assertEqual((run.steps, run.is_cold), (16, False))
+        run = run_folder.read(trained("none", "train.epochs=2", "exchange.warmup_epochs=2", "exchange.codec=none"))
+        self.assertEqual(run.steps, 8)
         folder = trained("within", "train.epochs=3", "exchange.warmup_epochs=2.5")
         with self.assertRaisesRegex(CostModelError, "fewer than 8 steps are measured behind the epochs of exchange"):
             run_folder.read(folder)

@@ -162,7 +162,10 @@ TEST_F(LocalStepGpu, MicroBatchesOfCapturedStepsAreTheSame) {
 /// Steps with other exchanges are captured anew, and so are the segments of backward.
 TEST_F(LocalStepGpu, TheWarmupOfCodecsIsTheSameInGraphs) {
   for (const bool ordered : {true, false})
-    for (const char* const sync : {"{kind: every_step}", "{kind: local_sgd, steps: 2}"}) {
+    for (const char* const sync :
+         {"{kind: every_step}", "{kind: local_sgd, steps: 2}",
+          "{kind: hierarchical_local_sgd, steps: 1, block_steps: 2, ranks_per_block: 1}",
+          "{kind: block_momentum, steps: 4, fragments: 2, delay: 1}"}) {
       std::vector<std::vector<float>> weights;
       for (const char* const graphs : {"true", "false"}) {
         const RunConfig run =
