@@ -122,7 +122,6 @@ class CostModel:
         except UserError:
             return None
 
-
     def can_read(self, folder):
         """Whether its measurement serves; it is then in `read`."""
         from costmodel import run_folder
