@@ -276,7 +276,7 @@ void Exchange::take_errors(std::span<CodingError> sums) {
       CodingError& sum = sums[order_[i]];
       sum.exchanges += exchanges;
       if (tensor.codec->spec().is_none()) sum.float32 += exchanges;
-      sum.bytes += copies * encoded_bytes_of_stripes(*tensor.codec, tensor.info.elements, ranks);
+      sum.bytes += copies * tensor.wire_bytes;
     }
   }
 }

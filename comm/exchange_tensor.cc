@@ -1,5 +1,7 @@
 #include "comm/exchange_tensor.h"
 
+#include "comm/exchange_plan.h"
+
 namespace lpsgd {
 
 bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec) {
@@ -12,6 +14,7 @@ ExchangeTensor make_exchange_tensor(const TensorInfo& info, const CodecSpec& cod
   ExchangeTensor tensor;
   tensor.info = info;
   tensor.codec = make_codec(codec, info);
+  tensor.wire_bytes = encoded_bytes_of_stripes(*tensor.codec, info.elements, ranks);
   tensor.untouched = codec.is_none() && ranks == 1;
   tensor.permuted = is_permuted(info, codec);
   tensor.own = stripe_of(rank, info.elements, tensor.codec->bucket(), ranks, number);
