@@ -6,6 +6,7 @@ the one before that is decoded: the same order of messages on all ranks.
 On the CPU a thread of its own does all this. On a CUDA device the caller's thread queues it on streams.
 """
 
+import atexit
 import queue
 import threading
 import time
@@ -14,6 +15,8 @@ import weakref
 import torch
 
 from . import library
+
+_threads = set()  # that have not ended
 
 
 class _Bucket:
@@ -78,6 +81,7 @@ class Pipeline:
         if self._queue is None:
             self._queue = queue.Queue()
             thread = threading.Thread(target=_serve, args=(self._queue,), name="lpsgd", daemon=True)
+            _threads.add(thread)
             thread.start()
             self._stop = weakref.finalize(self, _end_thread, self._queue, thread)
         future = torch.futures.Future()
@@ -254,7 +258,21 @@ def _end_thread(jobs, thread):
         thread.join(timeout=2)
 
 
+@atexit.register
+def _wait_for_threads():
+    """A thread may hold the last references of an exchange, and of process groups, whose end takes PyTorch a while."""
+    for thread in list(_threads):
+        thread.join(timeout=2)
+
+
 def _serve(jobs):
+    try:
+        _serve_all(jobs)
+    finally:
+        _threads.discard(threading.current_thread())
+
+
+def _serve_all(jobs):
     while (given := jobs.get()) is not None:
         pipeline, job = given
         pipeline.run(job)

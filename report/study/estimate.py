@@ -58,10 +58,10 @@ def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
     if found.within and not block:
         return None
     is_allreduce = run.exchange("collective", "reduce_broadcast") == "allreduce"
-    float32 = 4 * shown["parameters"]
-    coded = synchronisation.copies(run.ranks, found - warm, block)
-    plain = synchronisation.copies(run.ranks, warm, block)
-    return coded * (float32 if is_allreduce else shown["wire_bytes"]) + plain * float32
+    if is_allreduce:
+        return synchronisation.copies(run.ranks, found, block) * 4 * shown["parameters"]
+    sent = synchronisation.copies(run.ranks, found - warm, block) * shown["wire_bytes"]
+    return sent + (synchronisation.copies(run.ranks, warm, block) * 4 * shown["parameters"] if warm.steps else 0)
 
 
 class CostModel:
@@ -79,8 +79,10 @@ class CostModel:
     def seconds_per_step(self, run, shown, found, warm=synchronisation.NONE):
         """The mean over steps with the exchanges of `found`, of which those of `warm` send float32. None without
         the cost model, and where no run of the same task is done."""
-        parts = [(found - warm, shown), (warm, warmup.as_float32(shown))]
-        means = [(part.steps, self.mean_step(run, how, part)) for part, how in parts if part.steps]
+        parts = [(found - warm, shown)] if found.steps > warm.steps else []
+        if warm.steps:
+            parts.append((warm, warmup.as_float32(shown)))
+        means = [(part.steps, self.mean_step(run, how, part)) for part, how in parts]
         if not means or any(mean is None for _, mean in means):
             return None
         return sum(count * mean for count, mean in means) / found.steps
