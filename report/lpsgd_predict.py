@@ -105,11 +105,9 @@ def calibrate_cells(options):
     for machine in machines:
         own = [cell for cell in given.cells if cell.machine == machine]
         wanted = [cell for cell in asked.cells if cell.machine == machine] if asked else []
-        alone = calibrate.alone_cells(own)
-        known = dict(alone)
-        for network in sorted({cell.network for cell in wanted} - set(known)):
-            asked_of = [cell for cell in wanted if cell.network == network]
-            alone[network] = calibrate.alone_by_flops(asked_of, known)
+        known = calibrate.alone_cells(own)
+        alone = calibrate.with_unknown(wanted, known)
+        for network in sorted(set(alone) - set(known)):
             print(
                 f"lpsgd: warning: {options.calibrate} has no cell of {network} on {machine}: the time of its computing is "
                 f"estimated from its FLOPs",

@@ -4,6 +4,9 @@ import math
 
 from configuration import section
 
+NONE = {"exchange.warmup_epochs": 0}  # settings with which a run has its codecs from the first step on
+FLOAT32 = {**NONE, "exchange.codec": "none", "exchange.rules": []}  # and none of them
+
 
 def epochs(settings):
     """0 without codecs. A mistaken number is as if it were not given."""
@@ -26,9 +29,3 @@ def as_float32(shown):
         for t in shown["tensors"]
     ]
     return {**shown, "tensors": tensors, "wire_bytes": 4 * shown["parameters"]}
-
-
-def without(settings, codecs):
-    """The settings in the warm-up, without codecs, or behind it."""
-    changed = {"warmup_epochs": 0} if codecs else {"warmup_epochs": 0, "codec": "none", "rules": []}
-    return {**settings, "exchange": {**section(settings, "exchange"), **changed}}

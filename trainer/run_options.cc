@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config_quantity.h"
 #include "core/config_shape.h"
 
@@ -160,10 +162,13 @@ void fields(Visitor& v, ExchangeConfig& o) {
       [&] { return o.inject.planned() ? config::write(o.inject) : Value(); });
 }
 
-std::string warmup_text(const ExchangeConfig& o) {
-  const double epochs = o.warmup_epochs;
-  if (epochs <= 0 || (o.policy.codec.is_none() && o.policy.rules.empty())) return "";
-  return fmt::format("{} epoch{}", epochs, epochs == 1 ? "" : "s");
+double codec_warmup(const ExchangeConfig& o, const std::vector<CodecSpec>& codecs) {
+  return std::ranges::all_of(codecs, &CodecSpec::is_none) ? 0 : o.warmup_epochs;
+}
+
+std::string codec_warmup_text(const ExchangeConfig& o, const std::vector<CodecSpec>& codecs) {
+  const double epochs = codec_warmup(o, codecs);
+  return epochs > 0 ? fmt::format("{} epoch{}", epochs, epochs == 1 ? "" : "s") : "";
 }
 
 void fields(Visitor& v, CheckpointOptions& o) {

@@ -68,7 +68,9 @@ struct ExchangeConfig {
   BitFlip inject;                                              // none by default
 };
 void fields(config::Visitor& visitor, ExchangeConfig& options);
-/// "1 epoch", of the codecs' warm-up; empty if there is none, or no codec.
-std::string warmup_text(const ExchangeConfig& options);
+/// The epochs of the codecs' warm-up; 0 if the tensors have none.
+double codec_warmup(const ExchangeConfig& options, const std::vector<CodecSpec>& codecs);
+/// "1 epoch", or empty.
+std::string codec_warmup_text(const ExchangeConfig& options, const std::vector<CodecSpec>& codecs);
 
 }  // namespace lpsgd

@@ -160,8 +160,7 @@ std::string show_command(const ShowArguments& arguments) {
                                                                      : launched_as().size;
   const Memory memory = memory_of(spec, run.train);
   if (arguments.json) return show_json(spec, threshold, codecs, ranks, memory);
-  const bool has_codec = !std::ranges::all_of(codecs, &CodecSpec::is_none);
-  const std::string warmup = has_codec ? warmup_text(run.exchange) : "";
+  const std::string warmup = codec_warmup_text(run.exchange, codecs);
   return show_table(spec, threshold, codecs, ranks, memory) +
          (warmup.empty()
               ? ""

@@ -122,7 +122,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
     command.resume = resume_point(transport, command.out, arguments.resume_required,
                                   init == nullptr ? "random" : "the given", command.damaged);
   if (transport.rank() == 0) {
-    const std::string warmup = warmup_text(run.exchange);
+    const std::string warmup =
+        codec_warmup_text(run.exchange, assign_codecs(run.exchange.policy, spec.tensors()));
     fmt::print(
         "{} | {} parameters{} | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
         spec.frozen_parameters() > 0 ? fmt::format(", {} more are frozen", spec.frozen_parameters()) : "",

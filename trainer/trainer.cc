@@ -69,7 +69,7 @@ class RankTrainer {
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
-        has_codec_(!std::ranges::all_of(codecs_, &CodecSpec::is_none)),
+        warmup_steps_(std::llround(codec_warmup(run.exchange, codecs_) * static_cast<double>(per_epoch_))),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
   /// Before make_step(), which may take copies of the weights.
@@ -117,7 +117,7 @@ class RankTrainer {
     if (run_.schedule.warmup_epochs > run_.train.epochs && run_.train.epochs > 0 && transport_.rank() == 0)
       log::warn("schedule.warmup_epochs: the run of {} epoch{} ends before the rate has reached schedule.lr",
                 run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
-    if (has_codec_ && run_.exchange.warmup_epochs >= static_cast<double>(run_.train.epochs) &&
+    if (codec_warmup(run_.exchange, codecs_) >= static_cast<double>(run_.train.epochs) &&
         run_.train.epochs > 0 && transport_.rank() == 0)
       log::warn("exchange.warmup_epochs: the run of {} epoch{} ends before the codecs begin",
                 run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
@@ -314,21 +314,16 @@ class RankTrainer {
     return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_, run_.train.epochs);
   }
 
-  /// Whether the next step is in the warm-up of the codecs.
-  bool is_warmup() const {
-    return has_codec_ && position_.epoch * per_epoch_ + position_.batch <
-                             std::llround(run_.exchange.warmup_epochs * static_cast<double>(per_epoch_));
-  }
   void begin_or_end_warmup() {
-    if (is_warmup() == step_->is_warmup()) return;
+    const bool warmup = position_.epoch * per_epoch_ + position_.batch < warmup_steps_;
+    if (warmup == step_->is_warmup()) return;
     step_->settle();
     step_->check_finite();
     collect();
     const double start = now_seconds();
-    step_->set_warmup(is_warmup());
+    step_->set_warmup(warmup);
     sums_.skip(now_seconds() - start);
-    if (!step_->is_warmup())
-      progress_->line(fmt::format("the codecs begin with step {}", position_.step + 1));
+    if (!warmup) progress_->line(fmt::format("the codecs begin with step {}", position_.step + 1));
   }
 
   void train_step() {
@@ -501,7 +496,7 @@ class RankTrainer {
   BatchMetrics since_line_;                 // since the last progress line
   double lr_ = 0;                           // of the last step
   std::uint64_t sent_ = 0, fp32_ = 0;       // bytes of this command's steps: by this rank; by all as float32
-  const bool has_codec_;
+  const std::int64_t warmup_steps_;         // of the codecs
   const double compression_;
 };
 

@@ -16,7 +16,7 @@ import torch
 
 from . import library
 
-_threads = set()  # that have not ended
+_THREAD = "lpsgd"
 
 
 class _Bucket:
@@ -80,8 +80,7 @@ class Pipeline:
             return future
         if self._queue is None:
             self._queue = queue.Queue()
-            thread = threading.Thread(target=_serve, args=(self._queue,), name="lpsgd", daemon=True)
-            _threads.add(thread)
+            thread = threading.Thread(target=_serve, args=(self._queue,), name=_THREAD, daemon=True)
             thread.start()
             self._stop = weakref.finalize(self, _end_thread, self._queue, thread)
         future = torch.futures.Future()
@@ -261,18 +260,12 @@ def _end_thread(jobs, thread):
 @atexit.register
 def _wait_for_threads():
     """A thread may hold the last references of an exchange, and of process groups, whose end takes PyTorch a while."""
-    for thread in list(_threads):
-        thread.join(timeout=2)
+    for thread in threading.enumerate():
+        if thread.name == _THREAD:
+            thread.join(timeout=2)
 
 
 def _serve(jobs):
-    try:
-        _serve_all(jobs)
-    finally:
-        _threads.discard(threading.current_thread())
-
-
-def _serve_all(jobs):
     while (given := jobs.get()) is not None:
         pipeline, job = given
         pipeline.run(job)

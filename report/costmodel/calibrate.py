@@ -70,6 +70,15 @@ def alone_by_flops(asked, alone):
     return Alone(batch, batch * network.flops / rate, False)
 
 
+def with_unknown(asked, known):
+    """`known`, and such a step of each other network of `asked`."""
+    by_network = defaultdict(list)
+    for cell in asked:
+        by_network[cell.network].append(cell)
+    unknown = {name: alone_by_flops(cells, known) for name, cells in by_network.items() if name not in known}
+    return {**known, **unknown}
+
+
 class Parameters:
     """The vector that is fitted: logarithms relative to their priors.
     Positions are fixed by the measured cells.

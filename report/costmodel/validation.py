@@ -70,8 +70,7 @@ def unknown_networks(cells):
         if not others:
             continue
         asked = [cell for cell in cells if cell.network == network]
-        known = calibrate.alone_cells(others)
-        alone = {**known, network: calibrate.alone_by_flops(asked, known)}
+        alone = calibrate.with_unknown(asked, calibrate.alone_cells(others))
         found[network] = tried(calibrate.fit(others, alone), asked)
     return found
 

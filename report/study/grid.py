@@ -179,7 +179,7 @@ def _resolved(config, sets, path):
     settings["network"] = _network(settings.get("network"), path)
     for key, value in sets.items():
         if key != "network":
-            _assign(settings, key.split("."), value)
+            assign(settings, key.split("."), value)
     return settings
 
 
@@ -226,7 +226,7 @@ def _network(given, path):
     return network
 
 
-def _assign(settings, path, value):
+def assign(settings, path, value):
     for i, part in enumerate(path):
         is_last = i + 1 == len(path)
         if isinstance(settings, list):

@@ -2,6 +2,7 @@
 again."""
 
 import contextlib
+import copy
 import dataclasses
 import json
 import os
@@ -14,8 +15,9 @@ import program
 import synchronisation
 import warmup
 from configuration import section
+from words import is_of
 
-from . import estimate, tables
+from . import estimate, grid, tables
 from .yaml_file import StudyError
 
 LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
@@ -53,11 +55,17 @@ class Form:
 def form(run, sync=None):
     """`sync`: in place of the run's."""
     if sync is not None:
-        sets = {key: value for key, value in run.sets.items() if key.split(".")[0] != "sync"}
-        run = dataclasses.replace(
-            run, sets={**sets, "sync": sync}, settings={**run.settings, "sync": sync}
-        )
+        run = with_values(run, {"sync": sync})
     return Form(alike(run), run)
+
+
+def with_values(run, changed):
+    """The run with other values of these keys."""
+    sets = {key: value for key, value in run.sets.items() if not is_of(key, changed)}
+    settings = copy.deepcopy(run.settings)
+    for key, value in changed.items():
+        grid.assign(settings, key.split("."), value)
+    return dataclasses.replace(run, sets={**sets, **changed}, settings=settings)
 
 
 def all_parts(run, rest, warm, count):
@@ -66,18 +74,10 @@ def all_parts(run, rest, warm, count):
         return parts_of(run, rest, count)
     return [
         (share * part.steps / rest.steps, *more)
-        for part, codecs in ((warm, False), (rest - warm, True))
+        for part, changed in ((warm, warmup.FLOAT32), (rest - warm, warmup.NONE))
         if part.steps
-        for share, *more in parts_of(without_warmup(run, codecs), part, count)
+        for share, *more in parts_of(with_values(run, changed), part, count)
     ]
-
-
-def without_warmup(run, codecs):
-    """A run with or without codecs from its first step on."""
-    settings = warmup.without(run.settings, codecs)
-    changed = {f"exchange.{key}": settings["exchange"][key] for key in ("warmup_epochs", "codec", "rules")[: 1 if codecs else 3]}
-    sets = {key: value for key, value in run.sets.items() if not any(key == k or key.startswith(k + ".") for k in changed)}
-    return dataclasses.replace(run, sets={**sets, **changed}, settings=settings)
 
 
 def parts_of(run, rest, count):

@@ -7,7 +7,7 @@ import sys
 from harness import REPORT, TINY, FolderTest, find_program, require
 
 require("thrift", "yaml")
-from study import definition, grid  # noqa: E402
+from study import definition, grid, launcher, measures, runner  # noqa: E402
 
 LPSGD = find_program()
 
@@ -28,6 +28,18 @@ class StudyTest(FolderTest):
         """The study and its runs."""
         study = definition.load(str(self.write("study.yaml", text)))
         return study, grid.expand(study)
+
+    def shown(self, study, runs):
+        """What the program shows of each run's configuration."""
+        return launcher.Launcher(study, LPSGD).show(study, runs)[0]
+
+    def trained(self, text):
+        """(run, what is shown of it, its epochs' records) of each run of a study that is trained."""
+        self.assertEqual(self.study(text)[0], 0)
+        study, runs = self.expand(text)
+        shown = self.shown(study, runs)
+        folders = runner.find_folders(str(self.root / "out"), runs)
+        return [(run, shown[run.digest], measures.read_epochs(folders[run.digest])) for run in runs]
 
     def command(self, text, *words, program=LPSGD):
         """Words and environment of a study in the test's folder."""

@@ -7,7 +7,7 @@ from study_harness import HEAD, LPSGD, StudyTest
 
 import synchronisation
 import table
-from study import estimate, launcher, measures, progress, runner, timing
+from study import estimate, launcher, progress, timing
 
 
 def by_steps(settings, epochs, per_epoch):
@@ -149,9 +149,6 @@ class Counts(unittest.TestCase):
 
 
 class Estimates(StudyTest):
-    def shown(self, study, runs):
-        return launcher.Launcher(study, LPSGD).show(study, runs)[0]
-
     def test_bytes_and_synchronisations_are_those_of_the_runs(self):
         """Of four ranks with seven steps in each of four epochs; the blocks are of two ranks, and of all."""
         text = (
@@ -159,18 +156,13 @@ class Estimates(StudyTest):
             "checkpoint.every_epochs: 0, schedule.decay: {2: 0.1, 3: 0.1}}\n"
             f"axes: {{sync: [{', '.join(map(flow, KINDS))}], ranks: 4}}\n"
         )
-        self.assertEqual(self.study(text)[0], 0)
-        study, runs = self.expand(text)
-        shown = self.shown(study, runs)
-        folders = runner.find_folders(str(self.root / "out"), runs)
-        for run in runs:
+        for run, shown, records in self.trained(text):
             with self.subTest(run.label):
-                records = measures.read_epochs(folders[run.digest])
                 self.assertEqual(len(records), 4)
                 for done in range(5):
                     found = estimate.exchanges(run, done)
                     self.assertEqual(
-                        estimate.bytes_of(run, shown[run.digest], found),
+                        estimate.bytes_of(run, shown, found),
                         sum(record["bytes_sent"] for record in records[done:]),
                     )
                     if run.settings["sync"]["kind"] != "every_step":

@@ -10,7 +10,7 @@ from study_harness import HEAD, LPSGD, StudyTest
 import warmup
 import words
 from view import gather
-from study import estimate, launcher, measures, runner, timing
+from study import estimate, runner, timing
 
 SYNCS = (
     "every_step",
@@ -47,26 +47,18 @@ class Text(unittest.TestCase):
 
 
 class Estimates(StudyTest):
-    def shown(self, study, runs):
-        return launcher.Launcher(study, LPSGD).show(study, runs)[0]
-
     def test_bytes_are_those_of_the_runs(self):
         """Of four ranks with seven steps in each of three epochs."""
         text = (
             HEAD + "set: {train.epochs: 3, data.train_samples: 224, data.test_samples: 4, checkpoint.every_epochs: 0}\n"
             f"axes: {{exchange.warmup_epochs: [1.5, 1, 9], sync: [{', '.join(SYNCS)}], ranks: 4}}\n"
         )
-        self.assertEqual(self.study(text)[0], 0)
-        study, runs = self.expand(text)
-        shown = self.shown(study, runs)
-        folders = runner.find_folders(str(self.root / "out"), runs)
-        for run in runs:
+        for run, shown, records in self.trained(text):
             with self.subTest(run.label):
-                records = measures.read_epochs(folders[run.digest])
                 for done in range(4):
                     found, warm = estimate.exchanges(run, done), estimate.warmup_exchanges(run, done)
                     self.assertEqual(
-                        estimate.bytes_of(run, shown[run.digest], found, (), warm),
+                        estimate.bytes_of(run, shown, found, (), warm),
                         sum(record["bytes_sent"] for record in records[done:]),
                     )
 
