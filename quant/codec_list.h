@@ -32,6 +32,13 @@ struct Dynamic8Options {
   Type type = Type::dynamic_tree;
 };
 
+struct MxOptions {
+  enum class Element : std::uint8_t { e2m1, e4m3, e5m2 };  // exponent and mantissa bits
+  enum class Rounding : std::uint8_t { stochastic, nearest };
+  Element element = Element::e2m1;
+  Rounding rounding = Rounding::stochastic;
+};
+
 // clang-format off
 #define LPSGD_CODECS(codec) \
   codec(none, NoOptions) \
@@ -41,7 +48,8 @@ struct Dynamic8Options {
   codec(qsgd, QsgdOptions) \
   codec(sign, SignOptions) \
   codec(topk, TopkOptions) \
-  codec(dynamic8, Dynamic8Options)
+  codec(dynamic8, Dynamic8Options) \
+  codec(mx, MxOptions)
 // clang-format on
 
 /// The variant of the given types, each once.

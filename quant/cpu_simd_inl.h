@@ -217,14 +217,21 @@ LPSGD_INLINE void fold_both(const F* a, const F* b, float* out) {
 #endif
 }
 
-LPSGD_INLINE std::int32_t max_of(I x) {
-  std::int32_t out = x[0];
-  for (int j = 1; j < kLanes; ++j) out = x[j] > out ? x[j] : out;
-  return out;
-}
-
 LPSGD_INLINE I max(I a, I b) {
   return a > b ? a : b;
+}
+
+template <int by>
+LPSGD_INLINE std::int32_t max_folded(I x) {
+  if constexpr (by == 0)
+    return x[0];
+  else
+    return max_folded<by / 2>(
+        max(x, Lanes::bits(rotate<by>(Lanes::value(x), std::make_integer_sequence<int, kLanes>()))));
+}
+
+LPSGD_INLINE std::int32_t max_of(I x) {
+  return max_folded<kLanes / 2>(x);
 }
 
 template <class T>

@@ -20,7 +20,7 @@ import modules
 
 def short(codec):
     words = [w.strip().split(": ") for w in codec.strip("{}").split(",")]
-    kept = {key: value for key, value in words if key in ("kind", "bits", "bucket", "density")}
+    kept = {key: value for key, value in words if key in ("kind", "bits", "element", "bucket", "density")}
     return " ".join([kept.pop("kind")] + [f"{key} {value}" for key, value in kept.items()])
 
 

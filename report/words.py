@@ -20,7 +20,10 @@ def codec_text(codec):
     if "density" in codec:
         density = codec["density"]
         text += f" {density:g}" if isinstance(density, (int, float)) else f" {density}"
-    for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("type", "dynamic_tree")):
+    if kind == "mx":
+        text += f" {codec.get('element', 'e2m1')}"
+    usual_words = ("levels", "sign_magnitude"), ("norm", "max"), ("type", "dynamic_tree"), ("rounding", "stochastic")
+    for key, usual in usual_words:
         if codec.get(key, usual) != usual:
             text += f" {codec[key]}"
     if codec.get("majority"):

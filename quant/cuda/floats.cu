@@ -86,17 +86,6 @@ struct Codes {
   }
 };
 
-/// Calls body(job, at, left) for each lane's values at .. at + 7, of which `left`, up to eight, exist. All
-/// lanes of a warp call it.
-template <class Body>
-__device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
-  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const Job& job = launch.jobs[find_job(launch, piece, [](const Job& one) { return one.pieces_before; })];
-    const std::int64_t at = (piece - job.pieces_before) * kTile + lane_number() * kEach;
-    body(job, at, static_cast<int>(min_of(job.n - at, kEach)));
-  });
-}
-
 /// What a job codes, without its residual: its own values, or the mean of its contributions.
 template <class T>
 __device__ __forceinline__ void load_source(const Launch& launch, const Job& job, std::int64_t at, int left,

@@ -113,11 +113,6 @@ __device__ __forceinline__ Extent find_bucket(const LaunchFor<Rule>& launch, std
   return p;
 }
 
-/// The job that has this piece of the batch.
-__device__ __forceinline__ std::int32_t find_job_of_piece(const Launch& launch, std::int64_t piece) {
-  return find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
-}
-
 /// Piece `piece` of the batch, of a job with buckets of at most piece_values: its bucket; if several share
 /// the piece, this lane's.
 template <class Rule>

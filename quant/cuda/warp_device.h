@@ -154,6 +154,11 @@ __device__ __forceinline__ std::int32_t find_job(const Launch& launch, std::int6
   return low;
 }
 
+/// The launch's job that has this piece of the batch.
+__device__ __forceinline__ std::int32_t find_job_of_piece(const Launch& launch, std::int64_t piece) {
+  return find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
+}
+
 /// Distributes numbers [first, first + total) over the grid's warps.
 template <class Body>
 __device__ __forceinline__ void each_warp(std::int64_t first, std::int64_t total, Body body) {
@@ -161,6 +166,17 @@ __device__ __forceinline__ void each_warp(std::int64_t first, std::int64_t total
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; i < total;
        i += warps)
     body(first + i);
+}
+
+/// Of Unit::tile: calls body(job, at, left) for each lane's values at .. at + 7, of which `left`, up to
+/// eight, exist. All lanes of a warp call it.
+template <class Body>
+__device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Job& job = launch.jobs[find_job_of_piece(launch, piece)];
+    const std::int64_t at = (piece - job.pieces_before) * kTile + lane_number() * kEach;
+    body(job, at, static_cast<int>(min_of(job.n - at, kEach)));
+  });
 }
 
 inline unsigned blocks_for(std::int64_t warps) {

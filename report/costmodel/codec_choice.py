@@ -47,8 +47,9 @@ def usual_options(kind):
 def short(codec):
     """qsgd4, or the kind where it has its usual options; for what has no name, its options less the usual ones."""
     options = codec.strip("{}").split(", ")
-    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree"}
-    usual.add(f"error_feedback: {'false' if options[0] in ('kind: qsgd', 'kind: dynamic8') else 'true'}")
+    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree", "rounding: stochastic"}
+    without_feedback = ("kind: qsgd", "kind: dynamic8", "kind: mx")
+    usual.add(f"error_feedback: {'false' if options[0] in without_feedback else 'true'}")
     text = "{" + ", ".join(option for option in options if option not in usual) + "}"
     kind = options[0].removeprefix("kind: ")
     otherwise = kind if codec == usual_options(kind) else text

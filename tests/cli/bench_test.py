@@ -11,7 +11,7 @@ from harness import Case, run
 CODECS = ["none", "fp16", "bf16", "{kind: qsgd, bits: 2, bucket: 128}", "{kind: qsgd, bits: 4, levels: optimal}",
           "{kind: qsgd, bits: 8, levels: exponential, error_feedback: true}", "{kind: qsgd, bits: 4, bucket: tensor}",
           "{kind: onebit, bucket: 64}", "{kind: sign, majority: true, bucket: 64}", "sign", "{kind: topk, density: 0.01}",
-          "dynamic8"]
+          "dynamic8", "mx"]
 
 
 class BenchExchange(Case):

@@ -111,6 +111,8 @@ class Quantize(Case):
             (2, dict(kind="topk", density=0.05, bucket=128, error_feedback=True)),
             (1, dict(kind="dynamic8", bucket=64, error_feedback=True)),
             (3, dict(kind="dynamic8", type="static_tree", bucket=512, error_feedback=False)),
+            (3, dict(kind="mx", element="e2m1", rounding="stochastic", bucket=64, error_feedback=False)),
+            (2, dict(kind="mx", element="e5m2", rounding="nearest", bucket=512, error_feedback=True)),
         ]:
             x = (rng.standard_normal((2, ranks, 333)) * 0.01).astype("f4")
             save(self.path("in.safetensors"), {"a": x})

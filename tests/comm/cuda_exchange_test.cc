@@ -99,7 +99,7 @@ TEST_P(CudaExchange, EqualsTheReferenceHoweverItIsCut) {
     codecs = {"mixed",       "none",     "onebit64",          "onebit_column", "qsgd2",
               "qsgd4",       "qsgd16",   "qsgd4_l2_feedback", "topk",          "topk_tensor",
               "exponential", "interval", "optimal_feedback",  "majority",      "sign",
-              "dynamic8"};
+              "dynamic8",    "mx",       "mx_nearest"};
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
     const auto expected = reference_means(setup, ranks(), 3);

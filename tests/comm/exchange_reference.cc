@@ -69,6 +69,8 @@ const std::vector<NamedCodec>& tested_codecs() {
       {"topk", spec_of("{kind: topk, density: 0.05, bucket: 128}")},
       {"topk_tensor", spec_of("{kind: topk, density: 0.02, bucket: tensor}")},
       {"dynamic8", spec_of("{kind: dynamic8, bucket: 512, error_feedback: true}")},
+      {"mx", spec_of("{kind: mx, bucket: 64}")},
+      {"mx_nearest", spec_of("{kind: mx, element: e4m3, rounding: nearest, error_feedback: true}")},
   };
   return codecs;
 }

@@ -40,6 +40,9 @@ const char* const specs[] = {
     "{kind: dynamic8, type: static_tree}",
     "{kind: dynamic8, type: linear}",
     "{kind: dynamic8, type: mantissa}",
+    "mx",
+    "{kind: mx, element: e4m3, rounding: nearest}",
+    "{kind: mx, element: e5m2}",
 };
 
 void expect(bool holds) {

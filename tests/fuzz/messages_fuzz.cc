@@ -135,7 +135,8 @@ void exchange(Transport& ranks, Input& input) {
                                     "{kind: qsgd, bits: 8, levels: optimal}",
                                     "{kind: sign, majority: true}",
                                     "{kind: topk, density: 0.1}",
-                                    "dynamic8"};
+                                    "dynamic8",
+                                    "mx"};
   const std::uint8_t choice = input.byte();
   const CodecSpec spec = parse_codec(config::parse_text(codecs[choice % std::size(codecs)], "fuzz"), "codec");
   const std::vector<TensorInfo> tensors = {{"conv", TensorKind::conv, {5, 3, 3, 3}, 135, 0},

@@ -7,6 +7,7 @@ file with what it would write.
     meta: YAML; op encode: blobs values, residual, bytes, new residual, decoded (residuals empty without one)
                 op reduce: blobs residual, bytes, new residual, contributions...
 """
+import math
 import os
 import random
 import struct
@@ -109,6 +110,23 @@ class Golden:
         meta = dict(op="reduce", codec=yaml(codec), n=len(gradients[0]), first=first, bucket=bucket, **context)
         self.add(meta, [floats(residual), data, floats(left if residual is not None else None)] + contributions)
 
+    def usual(self, codec, kinds):
+        """Values, lengths and means that every codec with buckets is tried on."""
+        for i, kind in enumerate(kinds):  # what is coded
+            residual = inputs("random", 70, 50 + i) if i % 2 else None
+            self.encode(codec, 64, inputs(kind, 70, i), residual, first=64 * i)
+        for i, special in enumerate((np.nan, np.inf, -np.inf, struct.unpack("<f", b"\x01\x00\xa0\xff")[0])):
+            residual = inputs("random", 90, 70 + i) if i % 2 else None
+            self.encode(codec, 32, with_special(90, i, special), residual)
+        for i, n in enumerate((0, 1, 2, 31, 32, 33, 63, 65, 127, 129, 257)):  # lengths
+            if codec.get("norm") == "l2":
+                continue
+            residual = inputs("random", n, 90 + i) if i % 2 else None
+            self.encode(codec, 128, inputs("random", n, 80 + i), residual, first=128 * i)
+        self.reduce(codec, 32, [inputs("random", 75, 200 + k) for k in range(3)], None)
+        self.reduce(codec, 64, [inputs("mixed", 70, 210 + k) for k in range(2)], inputs("mixed", 70, 220))
+        self.reduce(codec, 64, [inputs("random", 40, 230)], inputs("random", 40, 231), first=640)
+
     def bytes(self):
         return struct.pack("<I", len(self.cases)) + b"".join(self.cases)
 
@@ -129,20 +147,7 @@ def make():
     others += [dict(kind="dynamic8", type=t) for t in ("dynamic_tree", "static_tree", "linear", "mantissa")]
 
     for codec in [onebit] + qsgd + others:
-        for i, kind in enumerate(kinds):  # what is coded
-            residual = inputs("random", 70, 50 + i) if i % 2 else None
-            out.encode(codec, 64, inputs(kind, 70, i), residual, first=64 * i)
-        for i, special in enumerate((np.nan, np.inf, -np.inf, struct.unpack("<f", b"\x01\x00\xa0\xff")[0])):
-            residual = inputs("random", 90, 70 + i) if i % 2 else None
-            out.encode(codec, 32, with_special(90, i, special), residual)
-        for i, n in enumerate((0, 1, 2, 31, 32, 33, 63, 65, 127, 129, 257)):  # lengths
-            if codec.get("norm") == "l2":
-                continue
-            residual = inputs("random", n, 90 + i) if i % 2 else None
-            out.encode(codec, 128, inputs("random", n, 80 + i), residual, first=128 * i)
-        out.reduce(codec, 32, [inputs("random", 75, 200 + k) for k in range(3)], None)
-        out.reduce(codec, 64, [inputs("mixed", 70, 210 + k) for k in range(2)], inputs("mixed", 70, 220))
-        out.reduce(codec, 64, [inputs("random", 40, 230)], inputs("random", 40, 231), first=640)
+        out.usual(codec, kinds)
     # Sums of several blocks, in one bucket.
     for codec in (onebit, dict(kind="qsgd", bits=2, norm="l2")):
         out.encode(codec, 9001, inputs("mixed", 9001, 300), inputs("random", 9001, 301))
@@ -180,6 +185,21 @@ def make():
     edges = np.array(edges + [-x for x in edges], dtype=np.float32)
     for kind in ("fp16", "bf16"):
         out.encode(dict(kind=kind), 64, edges)
+    for element in reference.MX_ELEMENTS:
+        for rounding in ("stochastic", "nearest"):
+            out.usual(dict(kind="mx", element=element, rounding=rounding), kinds)
+    # Every code of every microscaling element with ties and their neighbours, under scales of three kinds.
+    for element in reference.MX_ELEMENTS:
+        grid = reference.mx_magnitudes(element)
+        half = [np.float32((a + b) / 2) for a, b in zip(grid, grid[1:])]
+        near = [np.nextafter(x, np.float32(t), dtype=np.float32) for x in half for t in (0, grid[-1])]
+        points = list(grid) + half + near
+        points = [x * sign for x in points for sign in (1, -1)]
+        for exponent in (0, -135, 100):
+            blocks = [[grid[-1]] + points[i:i + 31] for i in range(0, len(points), 31)]
+            values = np.array([math.ldexp(float(x), exponent) for block in blocks for x in block], dtype=np.float32)
+            for rounding in ("stochastic", "nearest"):
+                out.encode(dict(kind="mx", element=element, rounding=rounding), 512, values)
     return out.bytes()
 
 

@@ -276,8 +276,54 @@ def dynamic8_bucket(v, type="dynamic_tree", **_):
     return scales(scale) + words(codes, 8), values
 
 
+# Of each MX element type: exponent bits, mantissa bits, and its largest value (OCP MX v1.0, section 5.3).
+MX_ELEMENTS = {"e2m1": (2, 1, 6), "e4m3": (4, 3, 448), "e5m2": (5, 2, 57344)}
+
+
+def mx_magnitudes(element):
+    """The values of the codes without a sign, up to the largest, exactly."""
+    exponent_bits, mantissa_bits, largest = MX_ELEMENTS[element]
+    bias = 2 ** (exponent_bits - 1) - 1
+    out = []
+    for code in range(2 ** (exponent_bits + mantissa_bits)):
+        exponent, fraction = code >> mantissa_bits, (code % 2**mantissa_bits) / 2**mantissa_bits
+        out.append((1 + fraction) * 2.0 ** (exponent - bias) if exponent else fraction * 2.0 ** (1 - bias))
+    return out[: out.index(largest) + 1]
+
+
+def mx_bucket(v, first, dither, element="e2m1", rounding="stochastic", **_):
+    grid = mx_magnitudes(element)
+    bits = 1 + sum(MX_ELEMENTS[element][:2])
+    exponents, codes, values = [], [], []
+    for start in range(0, len(v), 32):
+        block = v[start:start + 32]
+        top = max(float(abs(x)) if finite(x) else math.inf for x in block)
+        if top >= 2.0**126:
+            exponents.append(255)
+            codes += [0] * len(block)
+            values += [NAN] * len(block)
+            continue
+        e = next(e for e in range(-127, 127) if top <= grid[-1] * 2.0**e)
+        exponents.append(e + 127)
+        for i, x in enumerate(block):
+            y = float(abs(x)) / 2.0**e
+            code = max(c for c, g in enumerate(grid) if g <= y)
+            if grid[code] < y:
+                fraction = (y - grid[code]) / (grid[code + 1] - grid[code])
+                if rounding == "stochastic":
+                    code += bool(dither(first + start + i) < fraction)
+                else:
+                    code += fraction > 0.5 or (fraction == 0.5 and code % 2 == 1)
+            negative = code > 0 and bool(np.signbit(x))
+            codes.append(code | negative << (bits - 1))
+            q = f32(grid[code] * 2.0**e)
+            values.append(f32(-q) if negative else q)
+    head = bytes(exponents)
+    return head + bytes(-len(head) % 4) + words(codes, bits), values
+
+
 BUCKETS = {"onebit": onebit_bucket, "qsgd": qsgd_bucket, "sign": sign_bucket, "topk": topk_bucket,
-           "dynamic8": dynamic8_bucket}
+           "dynamic8": dynamic8_bucket, "mx": mx_bucket}
 
 
 # ---- Whole tensors

@@ -39,6 +39,7 @@ CODECS = [
     "{kind: topk, density: 0.02}",
     "sign",
     "dynamic8",
+    "mx",
     "fp16",
 ]
 

@@ -11,7 +11,7 @@ mkdir -p "$work"
 cp -r "$source/quant" "$work/quant"
 awk '/^```cpp/ {inside = 1; next} /^```/ {inside = 0} inside' "$source/docs/add-a-codec.md" > "$work/quant/codecs/toy.cc"
 # The one line (the last of the list has no backslash).
-sed -i 's/^  codec(dynamic8, Dynamic8Options)$/& \\\n  codec(toy, NoOptions)/' "$work/quant/codec_list.h"
+sed -i 's/^  codec(mx, MxOptions)$/& \\\n  codec(toy, NoOptions)/' "$work/quant/codec_list.h"
 grep -q 'codec(toy, NoOptions)' "$work/quant/codec_list.h"
 cd "$work"
 flags="-std=c++20 -O1 -ffp-contract=off -fno-math-errno -Wno-psabi -I$work -I$source"

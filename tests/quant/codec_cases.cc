@@ -72,6 +72,12 @@ const std::vector<std::string>& all_specs() {
       "{kind: dynamic8, type: static_tree}",
       "{kind: dynamic8, type: linear}",
       "{kind: dynamic8, type: mantissa, bucket: 64}",
+      "mx",
+      "{kind: mx, rounding: nearest, bucket: 32}",
+      "{kind: mx, element: e4m3, bucket: 96}",
+      "{kind: mx, element: e4m3, rounding: nearest, bucket: tensor}",
+      "{kind: mx, element: e5m2}",
+      "{kind: mx, element: e5m2, rounding: nearest, bucket: 160}",
   };
   return specs;
 }

@@ -25,6 +25,10 @@ TEST(Codec, Sizes) {
   EXPECT_EQ(bytes("sign", 65), 4u + 12);
   EXPECT_EQ(bytes("{kind: sign, majority: true}", 65), 12u);
   EXPECT_EQ(bytes("dynamic8", 4097), 4u + 4096 + 4 + 4);
+  EXPECT_EQ(bytes("mx", 512), 512 * 4.25 / 8);
+  EXPECT_EQ(bytes("mx", 512 + 33), 272u + 4 + 20);
+  EXPECT_EQ(bytes("{kind: mx, element: e5m2, bucket: tensor}", 4096), 4096 * 8.25 / 8);
+  EXPECT_EQ(bytes("{kind: mx, element: e4m3, bucket: 32}", 65), 2u * (4 + 32) + 4 + 4);
   EXPECT_EQ(bytes("{kind: topk, density: 0.01}", 4096 + 50), 8u * 41 + 8 * 1);
   EXPECT_EQ(bytes("{kind: topk, density: 0.01}", 4096 + 49), 8u * 41 + 8 * 1);  // at least one
   EXPECT_EQ(bytes("{kind: topk, density: 1, bucket: 32}", 33), 8u * 33);

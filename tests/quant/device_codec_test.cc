@@ -60,7 +60,9 @@ constexpr const char* bucketed[] = {"kind: onebit",
                                     "kind: qsgd, bits: 4, levels: optimal",
                                     "kind: qsgd, bits: 8, levels: optimal, norm: l2",
                                     "kind: dynamic8",
-                                    "kind: topk, density: 0.1"};
+                                    "kind: topk, density: 0.1",
+                                    "kind: mx",
+                                    "kind: mx, element: e4m3, rounding: nearest"};
 
 class DeviceBuckets : public DeviceCodec, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, DeviceBuckets, testing::ValuesIn(bucketed), [](const auto& p) {

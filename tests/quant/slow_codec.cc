@@ -252,6 +252,47 @@ Bucket dynamic8(const Values& v, const Values& grid) {
   return out;
 }
 
+Bucket mx(const Values& v, const MxOptions& o, const std::vector<double>& grid, const CodingContext& context,
+          std::uint32_t tensor, std::int64_t first) {
+  const bool is_e2m1 = o.element == MxOptions::Element::e2m1;
+  Bucket out;
+  std::vector<std::uint32_t> codes;
+  for (std::size_t begin = 0; begin < v.size(); begin += 32) {
+    const Values block(v.begin() + static_cast<std::ptrdiff_t>(begin),
+                       v.begin() + static_cast<std::ptrdiff_t>(std::min(v.size(), begin + 32)));
+    const double top = static_cast<double>(norm_of(block, false));
+    if (!all_finite(block) || top >= 0x1p126) {
+      out.bytes.push_back(std::byte{255});
+      codes.insert(codes.end(), block.size(), 0u);
+      out.decoded.insert(out.decoded.end(), block.size(), nan_value);
+      continue;
+    }
+    int exponent = -127;
+    while (top > std::ldexp(grid.back(), exponent)) ++exponent;
+    out.bytes.push_back(static_cast<std::byte>(exponent + 127));
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const double y = std::ldexp(std::fabs(static_cast<double>(block[i])), -exponent);
+      auto code =
+          static_cast<std::uint32_t>(std::upper_bound(grid.begin(), grid.end(), y) - grid.begin() - 1);
+      if (grid[code] < y) {
+        const double part = (y - grid[code]) / (grid[code + 1] - grid[code]);
+        const float d = dither(first + static_cast<std::int64_t>(begin + i), context, tensor);
+        const bool up = o.rounding == MxOptions::Rounding::stochastic
+                            ? static_cast<double>(d) < part
+                            : part > 0.5 || (part == 0.5 && code % 2 == 1);
+        code += up;
+      }
+      const bool negative = code > 0 && std::signbit(block[i]);
+      const auto q = static_cast<float>(std::ldexp(grid[code], exponent));
+      codes.push_back(code | (negative ? is_e2m1 ? 8u : 128u : 0u));
+      out.decoded.push_back(negative ? -q : q);
+    }
+  }
+  while (out.bytes.size() % 4 != 0) out.bytes.push_back(std::byte{0});
+  append_codes(out.bytes, codes, is_e2m1 ? 4 : 8);
+  return out;
+}
+
 /// The bits of x cut to fewer exponent and mantissa bits, rounded to nearest even, in exact double
 /// arithmetic.
 std::uint16_t to_half(float x, int exponent_bits, int mantissa_bits) {
@@ -298,6 +339,20 @@ Bucket floats(const std::string_view kind, const Values& v) {
 }
 
 }  // namespace
+
+std::vector<double> mx_magnitudes(MxOptions::Element element) {
+  const bool is_e2m1 = element == MxOptions::Element::e2m1, is_e4m3 = element == MxOptions::Element::e4m3;
+  const int exponent_bits = is_e2m1 ? 2 : is_e4m3 ? 4 : 5, mantissa_bits = is_e2m1 ? 1 : is_e4m3 ? 3 : 2;
+  const double largest = is_e2m1 ? 6 : is_e4m3 ? 448 : 57344;
+  const int units = 1 << mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  std::vector<double> out;
+  for (int code = 0; out.empty() || out.back() < largest; ++code) {
+    const int exponent = code / units, fraction = code % units;
+    out.push_back(
+        std::ldexp(exponent > 0 ? units + fraction : fraction, std::max(exponent, 1) - bias - mantissa_bits));
+  }
+  return out;
+}
 
 std::vector<int> optimal_levels(const CodecSpec& spec, const Values& values, std::int64_t bucket) {
   const auto o = options_of<QsgdOptions>(spec.options);
@@ -351,6 +406,8 @@ Coded encode(const CodecSpec& spec, const Values& values, const Values& residual
   }
   const Values grid =
       spec.kind == "dynamic8" ? magnitudes_of(options_of<Dynamic8Options>(spec.options).type) : Values();
+  const MxOptions mx_options = spec.kind == "mx" ? options_of<MxOptions>(spec.options) : MxOptions();
+  const std::vector<double> mx_grid = mx_magnitudes(mx_options.element);
   for (std::size_t begin = 0; begin < v.size(); begin += static_cast<std::size_t>(bucket)) {
     const std::size_t end = std::min(v.size(), begin + static_cast<std::size_t>(bucket));
     const Values part(v.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -360,13 +417,14 @@ Coded encode(const CodecSpec& spec, const Values& values, const Values& residual
                          : spec.kind == "sign" ? sign(part, options_of<SignOptions>(spec.options).majority)
                          : spec.kind == "topk" ? topk(part, options_of<TopkOptions>(spec.options).density)
                          : spec.kind == "dynamic8" ? dynamic8(part, grid)
+                         : spec.kind == "mx"       ? mx(part, mx_options, mx_grid, context, tensor, at)
                          : spec.kind == "qsgd"
                              ? qsgd(part, options_of<QsgdOptions>(spec.options), table, context, tensor, at)
                              : floats(spec.kind, part);
     out.bytes.insert(out.bytes.end(), coded.bytes.begin(), coded.bytes.end());
     out.decoded.insert(out.decoded.end(), coded.decoded.begin(), coded.decoded.end());
-    const bool scaled =
-        spec.kind == "onebit" || spec.kind == "sign" || spec.kind == "qsgd" || spec.kind == "dynamic8";
+    const bool scaled = spec.kind == "onebit" || spec.kind == "sign" || spec.kind == "qsgd" ||
+                        spec.kind == "dynamic8" || spec.kind == "mx";
     out.finite &= all_finite(part) && (!scaled || all_finite(coded.decoded));
   }
   for (std::size_t i = 0; i < v.size(); ++i)

@@ -23,4 +23,7 @@ Coded encode(const CodecSpec& spec, const std::vector<float>& values, const std:
 /// 256 times the levels of qsgd's table for these values, the last one 256.
 std::vector<int> optimal_levels(const CodecSpec& spec, const std::vector<float>& values, std::int64_t bucket);
 
+/// The magnitudes of an mx element type's codes, ascending up to its largest.
+std::vector<double> mx_magnitudes(MxOptions::Element element);
+
 }  // namespace lpsgd::slow

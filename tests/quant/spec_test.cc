@@ -36,6 +36,8 @@ TEST(CodecSpec, Defaults) {
   EXPECT_EQ(to_text(parse("topk")), "{kind: topk, density: 0.01, bucket: 4096, error_feedback: true}");
   EXPECT_EQ(to_text(parse("dynamic8")),
             "{kind: dynamic8, type: dynamic_tree, bucket: 4096, error_feedback: false}");
+  EXPECT_EQ(to_text(parse("mx")),
+            "{kind: mx, element: e2m1, rounding: stochastic, bucket: 512, error_feedback: false}");
 }
 
 TEST(CodecSpec, RoundTrips) {
@@ -47,7 +49,8 @@ TEST(CodecSpec, RoundTrips) {
         "{kind: qsgd, levels: optimal, bits: 8}", "{kind: sign, bucket: 64, error_feedback: false}",
         "{kind: sign, majority: true, bucket: 32}",
         "{kind: topk, density: 0.25, bucket: tensor, error_feedback: false}", "{kind: topk, density: 1}",
-        "{kind: dynamic8, type: mantissa, bucket: 96, error_feedback: true}"}) {
+        "{kind: dynamic8, type: mantissa, bucket: 96, error_feedback: true}",
+        "{kind: mx, element: e4m3, rounding: nearest, bucket: tensor, error_feedback: true}"}) {
     const CodecSpec spec = parse(text);
     EXPECT_EQ(to_text(parse(config::emit(write_codec(spec)))), to_text(spec)) << text;
     EXPECT_EQ(to_text(parse(to_text(spec))), to_text(spec));
@@ -55,7 +58,7 @@ TEST(CodecSpec, RoundTrips) {
 }
 
 TEST(CodecSpec, Errors) {
-  const std::string kinds = "none, fp16, bf16, onebit, qsgd, sign, topk, dynamic8";
+  const std::string kinds = "none, fp16, bf16, onebit, qsgd, sign, topk, dynamic8, mx";
   EXPECT_EQ(error_of("{kind: qsdg}"),
             "a.yaml:1:8: codec.kind: 'qsdg' is not known, did you mean 'qsgd'?; allowed: " + kinds);
   EXPECT_EQ(error_of("qsdg"),
@@ -96,6 +99,11 @@ TEST(CodecSpec, Errors) {
   EXPECT_EQ(
       error_of("{kind: dynamic8, type: tree}"),
       "a.yaml:1:24: codec.type: 'tree' is not known; allowed: dynamic_tree, static_tree, linear, mantissa");
+  EXPECT_EQ(
+      error_of("{kind: mx, element: e3m2}"),
+      "a.yaml:1:21: codec.element: 'e3m2' is not known, did you mean 'e5m2'?; allowed: e2m1, e4m3, e5m2");
+  EXPECT_EQ(error_of("{kind: mx, bucket: 16}"),
+            "a.yaml:1:20: codec.bucket: '16' is not a bucket of mx; allowed: a multiple of 32 or 'tensor'");
   EXPECT_EQ(error_of("{kind: onebit, error_feedback: 1}"),
             "a.yaml:1:32: codec.error_feedback: expected true or false, got '1'");
 }

@@ -84,7 +84,7 @@ class Command(TrainedTest):
 class Codecs(TrainedTest):
     def test_every_kind_is_a_name(self):
         kinds = codec_choice.kinds()
-        self.assertLessEqual({"none", "fp16", "bf16", "onebit", "qsgd", "sign", "topk", "dynamic8"}, set(kinds))
+        self.assertLessEqual({"none", "fp16", "bf16", "onebit", "qsgd", "sign", "topk", "dynamic8", "mx"}, set(kinds))
         words = (str(self.config), "--step-seconds", "0.01", "--ranks", "2", "--link", "1Gbit,50us", "--json")
         status, out, err = predict(*words, "--codecs", ",".join([*kinds, "onebit64"]))
         self.assertEqual((status, err), (0, ""))

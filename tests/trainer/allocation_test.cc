@@ -100,6 +100,7 @@ const AllocationCase cases[] = {
     {"onebit_columns", {"exchange.codec={kind: onebit, bucket: column}"}},
     {"topk", {"exchange.codec={kind: topk, density: 0.01}"}},
     {"dynamic8", {"exchange.codec=dynamic8"}},
+    {"mx", {"exchange.codec=mx"}},
     {"majority", {"exchange.codec={kind: sign, majority: true}"}},
     {"codec_error", {"exchange.codec={kind: qsgd, bits: 2}", "metrics.codec_error=true"}},
     {"allreduce", {"exchange.codec=none", "exchange.collective=allreduce"}},

@@ -198,8 +198,9 @@ TEST(LocalStep, AnAverageIsThereForAWhile) {
 }
 
 TEST(LocalStep, ReplicasAreEqualAfterEachSynchronisation) {
-  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}", "sign",
-                            "{kind: sign, error_feedback: false}", "{kind: topk, density: 0.1}", "dynamic8"})
+  for (const char* codec :
+       {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}", "sign", "{kind: sign, error_feedback: false}",
+        "{kind: topk, density: 0.1}", "dynamic8", "mx"})
     for (const int ranks : {2, 3, 4}) {
       const RunConfig run = small_run(with(local, {std::string("exchange.codec=") + codec}));
       std::vector<std::vector<std::vector<float>>> after(static_cast<std::size_t>(ranks));

@@ -39,6 +39,8 @@ const char* const default_codecs[] = {
     "{kind: topk, density: 0.01}",
     "{kind: topk, density: 0.01, bucket: tensor}",
     "{kind: dynamic8}",
+    "{kind: mx}",
+    "{kind: mx, element: e4m3}",
     "none",
     "fp16",
     "bf16",
