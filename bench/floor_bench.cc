@@ -150,6 +150,7 @@ class FloorBackend final : public lpsgd::Backend {
   std::unique_ptr<Op> lstm(const Binding&, const lpsgd::LstmDesc&) override { return idle(); }
   std::unique_ptr<Op> embedding(const Binding&) override { return idle(); }
   std::unique_ptr<Op> layer_norm(const Binding&, const lpsgd::LayerNormDesc&) override { return idle(); }
+  std::unique_ptr<Op> group_norm(const Binding&, const lpsgd::GroupNormDesc&) override { return idle(); }
   std::unique_ptr<Op> attention(const Binding&, const lpsgd::AttentionDesc&) override { return idle(); }
   std::unique_ptr<Op> position(const Binding&) override { return idle(); }
   std::unique_ptr<Op> class_token(const Binding&) override { return idle(); }

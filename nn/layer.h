@@ -182,6 +182,7 @@ std::unique_ptr<Layer> make_max_pool_layer();
 std::unique_ptr<Layer> make_average_pool_layer();
 std::unique_ptr<Layer> make_flatten_layer();
 std::unique_ptr<Layer> make_layer_norm_layer();
+std::unique_ptr<Layer> make_group_norm_layer();
 std::unique_ptr<Layer> make_attention_layer();
 std::unique_ptr<Layer> make_to_sequence_layer();
 std::unique_ptr<Layer> make_position_layer();

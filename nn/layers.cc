@@ -30,6 +30,8 @@ std::span<const LayerKind> layer_kinds() {
                 "normalisation over the features of each frame, or the channels of each pixel (Ba, Kiros and "
                 "Hinton 2016)",
                 make_layer_norm_layer},
+      LayerKind{"group_norm", "normalisation over groups of a sample's channels (Wu and He 2018)",
+                make_group_norm_layer},
       LayerKind{
           "attention",
           "multi-head attention of a sequence to itself (Vaswani et al. 2017, section 3.2): reads "

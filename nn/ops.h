@@ -146,6 +146,11 @@ struct LayerNormDesc {
   bool bias = true;
 };
 
+struct GroupNormDesc {
+  std::int64_t groups = 32;
+  double eps = 1e-5;
+};
+
 struct AttentionDesc {
   std::int64_t heads = 1;
   bool causal = false;
@@ -272,6 +277,8 @@ class Backend {
   virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;
   /// Over the last dimension. Parameters are weight and, if there is one, bias.
   virtual std::unique_ptr<Op> layer_norm(const Binding& binding, const LayerNormDesc& desc) = 0;
+  /// Over each sample's groups of neighbouring channels. Parameters are weight and bias.
+  virtual std::unique_ptr<Op> group_norm(const Binding& binding, const GroupNormDesc& desc) = 0;
   /// (batch, frames, features) each: queries, keys and values, or one input with the three side by side. Head
   /// h has the features from h w to (h + 1) w - 1, w = features / heads. Of each head, row t of the output is
   /// the sum over frames j of p[t, j] value[j], p[t] = softmax of query[t] . key[j] / sqrt(w). Frames behind

@@ -152,6 +152,9 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Op> layer_norm(const Binding& b, const LayerNormDesc& desc) override {
     return make_layer_norm(context_, b, desc);
   }
+  std::unique_ptr<Op> group_norm(const Binding& b, const GroupNormDesc& desc) override {
+    return make_group_norm(context_, b, desc);
+  }
   std::unique_ptr<Op> attention(const Binding& b, const AttentionDesc& desc) override {
     return make_attention(context_, b, desc);
   }

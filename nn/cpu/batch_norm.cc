@@ -2,16 +2,16 @@
 // the statistics and for the values. Backward reads gradient and input twice. If a convolution of single
 // pixels is before it, backward hands it the input's gradient part by part, while the part is in the cache.
 //
-// The moments of a block are taken in float32 around the block's first pixel. Blocks are combined in double
-// (Chan, Golub and LeVeque 1979), so that a mean far from zero costs no precision.
+// The moments of a block are taken in float32 around the block's first pixel. Blocks are combined in double,
+// so that a mean far from zero costs no precision.
 #include <cmath>
 
+#include "nn/cpu/channel_rows.h"
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
 namespace {
 
-constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
 // An output of so many bytes has left the caches before it is read again, so it is written past them
 // (measured with 32 MiB of cache for two cores that both train).
@@ -26,8 +26,7 @@ class BatchNormOp final : public Op {
       : context_(context), b_(b), desc_(desc), k_(context.k.of<T>()) {
     channels_ = b.shape.back();
     pixels_ = b.elements() / channels_;
-    fold_ = channels_ < fold_width && fold_width % channels_ == 0 ? fold_width / channels_ : 1;
-    if (pixels_ % fold_ != 0 || b.output_stride != 0) fold_ = 1;
+    if (b.output_stride == 0) fold_ = pixels_of_row(channels_, pixels_);
     width_ = channels_ * fold_;
     rows_ = pixels_ / fold_;
     stride_ = b.output_stride != 0 ? b.output_stride : width_;
@@ -195,14 +194,6 @@ class BatchNormOp final : public Op {
     for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 
-  /// Combines the moments (count_b, mean_b, m2_b) with (count_a, mean, m2).
-  static void join(double& mean, double& m2, double count_a, double mean_b, double m2_b, double count_b) {
-    const double delta = mean_b - mean;
-    const double share = count_b / (count_a + count_b);
-    mean += delta * share;
-    m2 += m2_b + delta * delta * count_a * share;
-  }
-
   void clear_partials() {
     for (Partial& p : partials_) {
       std::fill(p.first.begin(), p.first.end(), 0.0);
@@ -222,8 +213,8 @@ class BatchNormOp final : public Op {
         const double now = static_cast<double>(rows);
         for (std::int64_t c = 0; c < width_; ++c) {
           const std::size_t i = static_cast<std::size_t>(c);
-          join(p.first[i], p.second[i], p.count, static_cast<double>(p.a[i]) / now,
-               static_cast<double>(p.b[i]), now);
+          join_moments(p.first[i], p.second[i], p.count, static_cast<double>(p.a[i]) / now,
+                       static_cast<double>(p.b[i]), now);
         }
         p.count += now;
       });
@@ -233,8 +224,8 @@ class BatchNormOp final : public Op {
       for (const Partial& p : partials_) {
         if (p.count == 0) continue;
         for (std::int64_t f = c; f < width_; f += channels_) {
-          join(mean, m2, count, p.first[static_cast<std::size_t>(f)], p.second[static_cast<std::size_t>(f)],
-               p.count);
+          join_moments(mean, m2, count, p.first[static_cast<std::size_t>(f)],
+                       p.second[static_cast<std::size_t>(f)], p.count);
           count += p.count;
         }
       }

@@ -181,6 +181,7 @@ std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const Lrn
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, std::vector<const void*> terms,
                              const void* mask, std::int64_t n);
 std::unique_ptr<Op> make_layer_norm(Context& context, const Binding& binding, const LayerNormDesc& desc);
+std::unique_ptr<Op> make_group_norm(Context& context, const Binding& binding, const GroupNormDesc& desc);
 std::unique_ptr<Op> make_attention(Context& context, const Binding& binding, const AttentionDesc& desc);
 std::unique_ptr<Op> make_position(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_class_token(Context& context, const Binding& binding);

@@ -69,6 +69,9 @@ struct ActivationKernels {
   void (*norm_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
                         std::int64_t stride, NormConstants k, bool relu, const float* g_mean,
                         const float* slope);
+  /// dx = g * scale - (x - mean) * slope - offset, with g as above, whose rows are `width` values apart.
+  void (*group_norm_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                              NormConstants k, bool relu, const float* offset, const float* slope);
   /// out = sum of terms [then relu]. There is at least one term; `out` may be one of them.
   void (*sum)(const T* const* terms, int count, T* out, std::int64_t n, bool relu);
   /// sum[c] += the sum over rows of x, whose rows are `stride` values apart.

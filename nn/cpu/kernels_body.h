@@ -287,6 +287,7 @@ constexpr ActivationKernels<T> activation_kernels{
     normalize<T>,
     norm_gradient_sums<T>,
     norm_gradient<T>,
+    group_norm_gradient<T>,
     sum<T>,
     add_rows<T>,
     masked_sum<T>,

@@ -1,4 +1,4 @@
-// The kernels of batch normalisation. Included by kernels_body.h alone, once per instruction set.
+// The kernels of batch and group normalisation. Included by kernels_body.h alone, once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -149,6 +149,37 @@ void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_
                    NormConstants k, bool relu, const float* g_mean, const float* slope) {
   (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, stride, k, g_mean,
                                                                   slope);
+}
+
+template <bool relu, class T>
+void group_norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                            NormConstants k, const float* offset, const float* slope) {
+  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
+    typename L::V mean[N], scale[N], shift[N], off[N], sl[N];
+    for (int j = 0; j < N; ++j) {
+      mean[j] = L::get(k.mean + c + j * L::n);
+      scale[j] = L::get(k.scale + c + j * L::n);
+      shift[j] = L::get(k.shift + c + j * L::n);
+      off[j] = L::get(offset + c + j * L::n);
+      sl[j] = L::get(slope + c + j * L::n);
+    }
+    for (std::int64_t r = first; r < last; ++r) {
+      for (int j = 0; j < N; ++j) {
+        const std::int64_t at = r * width + c + j * L::n;
+        const typename L::V d = L::get(x + at) - mean[j];
+        typename L::V v = L::get(g + at);
+        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
+        L::put(dx + at, v * scale[j] - d * sl[j] - off[j]);
+      }
+    }
+  });
+}
+
+template <class T>
+void group_norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                         NormConstants k, bool relu, const float* offset, const float* slope) {
+  (relu ? group_norm_gradient_as<true, T> : group_norm_gradient_as<false, T>)(g, x, dx, rows, width, k,
+                                                                              offset, slope);
 }
 
 }  // namespace

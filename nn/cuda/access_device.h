@@ -33,7 +33,7 @@ __device__ __forceinline__ float rounded(float x) {
   return as_float(from_float<T>(x));
 }
 
-/// Loads V values: 1, or 4 or 8 from an address that is a multiple of their size, or of 16 bytes.
+/// Loads V values: 1, or 2, 4 or 8 from an address that is a multiple of their size, or of 16 bytes.
 template <int V>
 __device__ __forceinline__ void load(const float* p, float* v) {
   if constexpr (V == 4) {
@@ -42,6 +42,9 @@ __device__ __forceinline__ void load(const float* p, float* v) {
   } else if constexpr (V == 8) {
     load<4>(p, v);
     load<4>(p + 4, v + 4);
+  } else if constexpr (V == 2) {
+    const float2 x = *reinterpret_cast<const float2*>(p);
+    v[0] = x.x, v[1] = x.y;
   } else {
     v[0] = *p;
   }
@@ -58,6 +61,9 @@ __device__ __forceinline__ void load(const Bf16* p, float* v) {
 #pragma unroll
     for (int k = 0; k < V; ++k)
       v[k] = __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
+  } else if constexpr (V == 2) {
+    const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(p);
+    v[0] = __uint_as_float(word << 16), v[1] = __uint_as_float(word & 0xffff0000u);
   } else {
     v[0] = as_float(*p);
   }
@@ -68,6 +74,8 @@ __device__ __forceinline__ void store(float* p, const float* v) {
     *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
   else if constexpr (V == 8)
     store<4>(p, v), store<4>(p + 4, v + 4);
+  else if constexpr (V == 2)
+    *reinterpret_cast<float2*>(p) = make_float2(v[0], v[1]);
   else
     *p = v[0];
 }
@@ -83,6 +91,8 @@ __device__ __forceinline__ void store(Bf16* p, const float* v) {
   else if constexpr (V == 8)
     *reinterpret_cast<uint4*>(p) = make_uint4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
                                               bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
+  else if constexpr (V == 2)
+    *reinterpret_cast<std::uint32_t*>(p) = bf16_pair(v[0], v[1]);
   else
     *p = from_float<Bf16>(v[0]);
 }

@@ -155,6 +155,7 @@ std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const Ls
 std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_layer_norm(Context& context, const Binding& binding, const LayerNormDesc& desc);
+std::unique_ptr<Op> make_group_norm(Context& context, const Binding& binding, const GroupNormDesc& desc);
 std::unique_ptr<Op> make_attention(Context& context, const Binding& binding, const AttentionDesc& desc);
 std::unique_ptr<Op> make_position(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_class_token(Context& context, const Binding& binding);

@@ -253,6 +253,27 @@ cudaError_t launch_layer_norm_sums(DataType type, const void* g, const void* x, 
                                    const Cut& cut, double2* partials, unsigned* finished, float* dweight,
                                    float* dbias, cudaStream_t stream);
 
+// ---- group_norm.cu
+
+struct GroupNormShape {
+  std::int64_t samples = 0, pixels = 0;  // pixels of a sample
+  int channels = 0, groups = 0;
+  float eps = 0;
+  bool relu = false;  // behind the normalisation
+};
+/// `moments` holds a sample's groups one after the other; null if there will be no backward.
+cudaError_t launch_group_norm(DataType type, const GroupNormShape& shape, const void* x, const float* weight,
+                              const float* bias, void* y, RowMoments* moments, cudaStream_t stream);
+/// With `relu`, g counts as 0 where the output was not positive.
+cudaError_t launch_group_norm_gradient(DataType type, const GroupNormShape& shape, const void* g,
+                                       const void* x, const float* weight, const float* bias,
+                                       const RowMoments* moments, void* dx, cudaStream_t stream);
+/// As launch_layer_norm_sums(). A pack of the cut lies within a group.
+cudaError_t launch_group_norm_sums(DataType type, const GroupNormShape& shape, const void* g, const void* x,
+                                   const float* weight, const float* bias, const RowMoments* moments,
+                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
+                                   float* dbias, cudaStream_t stream);
+
 // ---- attention.cu
 
 /// Heads of `width` values each, of (batch, frames, heads * width). A head's matrices have

@@ -61,14 +61,20 @@ __device__ __forceinline__ void over_packs(int width, const Body& body) {
   }
 }
 
+/// Value c of a row is at place(c).
+struct SideBySide {
+  __device__ __forceinline__ std::int64_t place(int c) const { return c; }
+};
+
 /// The thread's packs of a row. N > 0: they are loaded at once and stay in registers, where packs beyond
 /// `width` are 0; 0: each is loaded when it is used, from cache after the first time.
-template <int team, int V, int N, class T>
+template <int team, int V, int N, class T, class Places = SideBySide>
 class RowPacks {
  public:
-  __device__ __forceinline__ RowPacks(const T* row, int width) : row_(row) {
+  __device__ __forceinline__ RowPacks(const T* row, int width, const Places& places = {})
+      : row_(row), places_(places) {
     if constexpr (N > 0) {
-      over_packs<team, V, N>(width, [&](int u, int c) { load<V>(row + c, v_[u]); });
+      over_packs<team, V, N>(width, [&](int u, int c) { load<V>(row + places.place(c), v_[u]); });
     }
   }
   /// Pack (u, c) of over_packs(). What is written to it stays only if N > 0.
@@ -76,13 +82,14 @@ class RowPacks {
     if constexpr (N > 0) {
       return v_[u];
     } else {
-      load<V>(row_ + c, v_[0]);
+      load<V>(row_ + places_.place(c), v_[0]);
       return v_[0];
     }
   }
 
  private:
   const T* row_;
+  const Places places_;
   float v_[N > 0 ? N : 1][V] = {};
 };
 

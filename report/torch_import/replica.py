@@ -40,6 +40,10 @@ def _layer_norm(inputs, own, training, eps=1e-5, bias=True):
     return x.permute(0, 3, 1, 2) if inputs[0].dim() == 4 else x
 
 
+def _group_norm(inputs, own, training, groups=32, eps=1e-5):
+    return functional.group_norm(inputs[0], groups, own["weight"], own["bias"], eps)
+
+
 def _attention(inputs, own, training, heads, causal=False, dropout=0.0):
     parts = inputs if len(inputs) == 3 else inputs[0].chunk(3, dim=-1)
     width = parts[0].shape[-1] // heads
@@ -95,6 +99,7 @@ LAYERS = {
     "batch_norm": _batch_norm,
     "lstm": _lstm,
     "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
     "attention": _attention,
     "class_token": _class_token,
     "position": lambda i, own, training, frames, trained=True: i[0] + own["weight"][: i[0].shape[1]],

@@ -126,6 +126,7 @@ class Collector final : public Backend {
   std::unique_ptr<Op> lstm(const Binding&, const LstmDesc&) override { return nullptr; }
   std::unique_ptr<Op> embedding(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> layer_norm(const Binding&, const LayerNormDesc&) override { return nullptr; }
+  std::unique_ptr<Op> group_norm(const Binding&, const GroupNormDesc&) override { return nullptr; }
   std::unique_ptr<Op> attention(const Binding&, const AttentionDesc&) override { return nullptr; }
   std::unique_ptr<Op> position(const Binding&) override { return nullptr; }
   std::unique_ptr<Op> class_token(const Binding&) override { return nullptr; }

@@ -68,6 +68,7 @@ class Results {
                            number(width_));
       k.norm_gradient(g.data(), x.data(), out(), rows_, width_, width_, norm, relu, shift.data(),
                       slope.data());
+      k.group_norm_gradient(g.data(), x.data(), out(), rows_, width_, norm, relu, shift.data(), slope.data());
       const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};
       for (const int count : {1, 2, 3}) {
         k.sum(terms.data(), count, out(), n_, relu);

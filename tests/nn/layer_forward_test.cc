@@ -255,6 +255,35 @@ TEST(Forward, LayerNorm) {
   }
 }
 
+TEST(Forward, GroupNorm) {
+  for (const auto& [eps, groups] : {std::pair{1e-5, 2}, {0.5, 1}, {1e-3, 4}}) {
+    LayerFixture f(one_layer(fmt::format("{{group_norm: n, eps: {}, groups: {}}}", eps, groups), 7 * 5 * 4),
+                   3);
+    const std::span<float> w = f.network.parameters();
+    const float* const bias = w.data() + f.network.tensors()[1].offset;
+    for (std::int64_t c = 0; c < 4; ++c) {
+      w[static_cast<std::size_t>(c)] = 0.5f + static_cast<float>(c);
+      w[f.network.tensors()[1].offset + static_cast<std::size_t>(c)] = -0.75f * static_cast<float>(c);
+    }
+    for (const bool training : {true, false})
+      check_forward(f, training, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+        const std::int64_t in_group = 4 / groups, first = c / in_group * in_group;
+        const auto each = [&](const auto& add) {
+          for (std::int64_t i = 0; i < 7; ++i)
+            for (std::int64_t j = 0; j < 5; ++j)
+              for (std::int64_t k = first; k < first + in_group; ++k) add(read(f, n, i, j, k, 0));
+        };
+        const double count = static_cast<double>(7 * 5 * in_group);
+        double mean = 0, variance = 0;
+        each([&](double v) { mean += v / count; });
+        each([&](double v) { variance += (v - mean) * (v - mean) / count; });
+        return (read(f, n, y, x, c, 0) - mean) / std::sqrt(variance + eps) *
+                   static_cast<double>(w[static_cast<std::size_t>(c)]) +
+               static_cast<double>(bias[c]);
+      });
+  }
+}
+
 /// Attention by its definition, in double, of inputs in [0, 4), in training at step 0. Weight j of row t of
 /// head h is dropped by word j mod 4 of Philox block (h frames + t) ceil(frames / 4) + j / 4.
 void check_attention(bool causal, double dropout, const std::vector<std::int32_t>& lengths) {

@@ -209,6 +209,20 @@ TEST(Gradients, LayerNorm) {
   check_gradients("input: [7]\nclasses: 3\nlayers: [{layer_norm: a}, {dense: b, units: 3}]", 5);
 }
 
+TEST(Gradients, GroupNorm) {
+  check_gradients(
+      network("[4, 3, 3]", "  - {conv: c, filters: 6, kernel: 1}\n  - {group_norm: n, groups: 2}\n"));
+  check_gradients(network("[4, 3, 3]",
+                          "  - {group_norm: n, groups: 4, eps: 0.1}\n  - {add: s, input: [n, smooth, "
+                          "smooth]}\n"));
+  check_gradients(
+      network("[4, 4, 3]", "  - {conv: c, filters: 16, kernel: 3}\n  - {group_norm: n, groups: 1}\n"));
+  check_gradients(
+      "input: [5]\nclasses: 3\nlayers: [{dense: a, units: 12}, {group_norm: n, groups: 4}, {dense: b, "
+      "units: 3}]",
+      4);
+}
+
 TEST(Gradients, Attention) {
   const auto check = [](const std::string& attention, int frames, const std::vector<std::int32_t>& lengths) {
     check_gradients("input: [" + std::to_string(frames) +

@@ -69,7 +69,7 @@ TEST(NetworkSpec, NetworksThatClassifyHaveTheNumberOfClassesAsParameter) {
     EXPECT_EQ(five.tensors().size(), published.tensors().size());
     EXPECT_EQ(published.parameters() - five.parameters(), (classes - 5) * (features + (bias ? 1 : 0)));
   };
-  for (const char* const file : {"resnet8", "resnet20", "resnet110"}) check(file, 10, 64);
+  for (const char* const file : {"resnet8", "resnet20", "resnet20_gn", "resnet110"}) check(file, 10, 64);
   for (const char* const file : {"resnet50", "resnet152"}) check(file, 1000, 2048);
   for (const char* const file : {"alexnet", "vgg19"}) check(file, 1000, 4096);
   check("bn_inception", 1000, 1024);
@@ -275,11 +275,21 @@ TEST(NetworkSpec, SharedWeights) {
             "net.yaml:3:126: layer 'g': takes the weight of 'e', which another layer has taken already");
 }
 
+TEST(NetworkSpec, GroupsDivideTheChannels) {
+  EXPECT_EQ(layers_error("  - {conv: c, filters: 12, kernel: 3}\n  - {group_norm: n, groups: 8}\n"),
+            "net.yaml:5:5: layer 'n': 12 channels cannot be divided into 8 groups");
+  EXPECT_EQ(layers_error("  - to_sequence\n  - {group_norm: n, groups: 1}\n"),
+            "net.yaml:5:5: layer 'n': group_norm takes images or features, not the sequence (64, 4): its "
+            "statistics "
+            "would count what lies behind a sequence's end");
+}
+
 TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, layer_norm, attention, position, class_token, select_frame, mean_frames, "
+      "lstm, embedding, batch_norm, layer_norm, group_norm, attention, position, class_token, select_frame, "
+      "mean_frames, "
       "to_sequence, "
       "relu, sigmoid, tanh, relu6, hardsigmoid, hardswish, silu, gelu, dropout, "
       "lrn, scale, add, multiply, concat, max_pool, average_pool, flatten");

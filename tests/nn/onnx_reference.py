@@ -84,6 +84,13 @@ def batch_norm(a, x, weight, bias, mean, variance):
     return (x - mean.reshape(shape)) * scale.reshape(shape) + bias.reshape(shape)
 
 
+def instance_norm(a, x, weight, bias):
+    axes = tuple(range(2, x.ndim))
+    shape = (-1, ) + (1, ) * (x.ndim - 2)
+    scale = weight.reshape(shape) / np.sqrt(x.var(axis=axes, keepdims=True) + a["epsilon"])
+    return (x - x.mean(axis=axes, keepdims=True)) * scale + bias.reshape(shape)
+
+
 def gemm(a, x, w, bias=None):
     assert a == {"transB": 1}
     return x @ w.T if bias is None else x @ w.T + bias
@@ -142,6 +149,7 @@ OPERATORS = {
     "Gemm": gemm,
     "Clip": lambda a, x, least, most: np.clip(x, least, most),
     "Identity": lambda a, x: x,
+    "InstanceNormalization": instance_norm,
     "LessOrEqual": lambda a, x, y: x <= y,
     "LRN": lrn,
     "LSTM": lstm,

@@ -78,7 +78,8 @@ layers:
   - {multiply: m2, input: [gate, m1]}
   - {multiply: m3, input: [ge, s]}
   - {layer_norm: ln, input: p, eps: 0.01}
-  - {concat: c, input: [m, p, s, hw, si, ge, m2, m3, ln]}
+  - {group_norm: gn, input: p, groups: 4, eps: 0.01}
+  - {concat: c, input: [m, p, s, hw, si, ge, m2, m3, ln, gn]}
   - {batch_norm: b, eps: 0.01}
   - {lrn: l2, size: 5, alpha: 1.0}
   - {dropout: d1, probability: 0.5}
@@ -88,6 +89,7 @@ layers:
   - {scale: wide, factor: 8}
   - relu6
   - {layer_norm: ln2}
+  - {group_norm: gn2, groups: 3}
   - {dense: e, units: 7}
   - {scale: f, factor: 0.375}
 """

@@ -368,6 +368,40 @@ void add_attention(Cases& out) {
   layer_norm(2, {5, 40}, 1e-5).input_gradients = false;
 }
 
+void add_group_norms(Cases& out) {
+  const auto add = [&](std::int64_t batch, const Shape& shape, std::int64_t groups,
+                       bool relu = false) -> OperationCase& {
+    OperationCase c;
+    c.name = fmt::format("group norm {} x {}, {} groups{}", batch, shape_text(shape), groups,
+                         relu ? ", relu" : "");
+    c.batch = batch;
+    c.parameters = {{shape.back()}, {shape.back()}};
+    c.inputs = {shape};
+    c.output = shape;
+    c.relu = relu;
+    c.make = [groups](Backend& backend, const Binding& b) { return backend.group_norm(b, {groups, 1e-4}); };
+    out.push_back(std::move(c));
+    return out.back();
+  };
+  for (const bool relu : {false, true}) {
+    add(3, {5, 5, 16}, 4, relu);
+    add(2, {4, 4, 64}, 32, relu);  // two channels each
+    add(2, {7, 3, 10}, 10, relu);  // one each
+    add(2, {3, 3, 96}, 1, relu);
+  }
+  add(5, {12}, 3);
+  add(4, {1, 1, 8}, 8);  // the output is the bias
+  // Groups that a GPU's warp or block has in registers, and larger ones, in packs of 8, 4, 2 and 1.
+  add(3, {16, 16, 32}, 4, true);
+  add(2, {20, 20, 48}, 2);
+  add(2, {40, 40, 12}, 3, true);
+  add(2, {30, 31, 4}, 2);
+  add(2, {50, 50, 6}, 3, true);
+  add(2, {60, 60, 3}, 3);
+  add(2, {9, 9, 40}, 5).training = false;
+  add(2, {9, 9, 40}, 5, true).input_gradients = false;
+}
+
 void add_frames(Cases& out) {
   const auto add = [&](const char* name, std::int64_t batch, Shape in, Shape result,
                        std::vector<Shape> parameters, auto make) -> OperationCase& {
@@ -425,6 +459,7 @@ std::vector<OperationCase> operation_cases() {
   add_dense(out);
   const std::size_t norms = out.size();
   add_batch_norms(out);
+  add_group_norms(out);
   add_columns(out, norms);
   add_elementwise(out);
   const std::size_t pools = out.size();

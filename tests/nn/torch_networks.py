@@ -13,17 +13,23 @@ from torch_transformers import CausalTransformer, TransformerPtb, VisionTransfor
 relu = functools.partial(nn.ReLU, inplace=True)
 
 
+class GroupNorm(nn.GroupNorm):
+    """In float32, as autocast computes it on GPUs; on CPUs it fails at bfloat16."""
+
+    def forward(self, x):
+        return super().forward(x.to(self.weight.dtype))
+
+
 class BasicBlock(nn.Module):
-    def __init__(self, inputs, filters, stride, act):
+    def __init__(self, inputs, filters, stride, act, norm):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, filters, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(filters)
+        self.bn1 = norm(filters)
         self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(filters)
+        self.bn2 = norm(filters)
         self.downsample = nn.Sequential()
         if stride != 1 or inputs != filters:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, filters, 1, stride, bias=False),
-                                            nn.BatchNorm2d(filters))
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, filters, 1, stride, bias=False), norm(filters))
         self.act1, self.act2 = act(), act()
 
     def forward(self, x):
@@ -33,16 +39,16 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    def __init__(self, n, act):
+    def __init__(self, n, act, norm=nn.BatchNorm2d):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
+        self.bn1 = norm(16)
         self.act1 = act()
         inputs = 16
         for i, filters in enumerate([16, 32, 64], 1):
             blocks = []
             for j in range(n):
-                blocks.append(BasicBlock(inputs, filters, 2 if i > 1 and j == 0 else 1, act))
+                blocks.append(BasicBlock(inputs, filters, 2 if i > 1 and j == 0 else 1, act, norm))
                 inputs = filters
             setattr(self, f"layer{i}", nn.Sequential(*blocks))
         self.fc = nn.Linear(64, 10)
@@ -400,6 +406,7 @@ def make(name, act=relu, dropout=True, features=None):
     sizes = {} if features is None else {"features": features}
     model = {
         "resnet20": lambda: CifarResNet(3, act),
+        "resnet20_gn": lambda: CifarResNet(3, act, functools.partial(GroupNorm, 8)),
         "resnet110": lambda: CifarResNet(18, act),
         "resnet9": lambda: ResNet9(act),
         "resnet50": lambda: ResNet((3, 4, 6, 3), act),
