@@ -459,8 +459,8 @@ std::vector<OperationCase> operation_cases() {
   add_dense(out);
   const std::size_t norms = out.size();
   add_batch_norms(out);
-  add_group_norms(out);
   add_columns(out, norms);
+  add_group_norms(out);
   add_elementwise(out);
   const std::size_t pools = out.size();
   add_pools(out);

@@ -25,6 +25,7 @@ class Net(nn.Module):
         self.b = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.even = nn.Conv2d(4, 4, 2, padding="same")
         self.norm = nn.BatchNorm2d(4, affine=False)
+        self.groups, self.alone = nn.GroupNorm(2, 4, affine=False), nn.InstanceNorm2d(4)
         self.act = nn.Mish()
         self.drop = nn.Dropout2d()
         self.again = nn.Conv2d(4, 4, 1)
@@ -36,7 +37,7 @@ class Net(nn.Module):
         self.fc = nn.Linear(100, 3)
 
     def forward(self, x):
-        x = self.norm(self.even(self.b(self.a(x))))
+        x = self.alone(self.groups(self.norm(self.even(self.b(self.a(x))))))
         x = self.drop(self.act(self.act(x)))
         x = self.bent(self.tied(self.again(self.again(x)))) * self.scale
         return self.fc(torch.softmax(self.pool(x), 1).transpose(2, 3).flatten(1))
@@ -53,6 +54,7 @@ class Refused(ImportTest):
             "  b: padding_mode='reflect'; lpsgd pads with zeros",
             "  even: padding='same' of an even kernel, (2, 2): its two sides differ",
             "  norm: affine=False; lpsgd's batch normalisation has a weight and a bias",
+            "  groups, alone: without a weight and a bias; lpsgd's group_norm trains both",
             "  act, act: Mish: no layer of lpsgd computes it",
             "  drop: Dropout2d: no layer of lpsgd computes it",
             "  again: is called twice, but a layer of lpsgd is computed once",

@@ -228,6 +228,34 @@ class Net(nn.Module):
         self.imported(text, "--input", "4", name="Null")
         self.assertIn('{dense: "null", units: 3}', (self.root / "net" / "network.yaml").read_text())
 
+    def test_groups_of_channels(self):
+        """As modules and as a function, of images and of features."""
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(3, 12, 3), nn.GroupNorm(4, 12, eps=1e-3)
+        self.conv2, self.norm2 = nn.Conv2d(12, 12, 3), nn.InstanceNorm2d(12, affine=True)
+        self.conv3, self.norm3 = nn.Conv2d(12, 64, 3), nn.GroupNorm(32, 64)
+        self.fc1, self.norm4, self.fc2 = nn.Linear(64, 10), nn.GroupNorm(2, 10), nn.Linear(10, 5)
+
+    def forward(self, x):
+        x = F.relu(self.norm1(self.conv1(x)))
+        x = torch.tanh(self.norm2(self.conv2(x)))
+        x = F.group_norm(self.conv3(x), 32, self.norm3.weight, self.norm3.bias).mean([2, 3])
+        return self.fc2(self.norm4(self.fc1(x)))
+
+
+def make():
+    return settle(Net())
+"""
+        self.imported(text, "--input", "3,11,12")
+        self.compare_images(text, (3, 11, 12))
+        network = (self.root / "net" / "network.yaml").read_text()
+        for line in ("{group_norm: norm1, groups: 4, eps: 0.001}", "{group_norm: norm2, groups: 12}", "{group_norm: norm3}",
+                     "{group_norm: norm4, groups: 2}"):
+            self.assertIn(line, network)
+
     def test_where_nothing_needs_a_gradient(self):
         """lpsgd trains one layer at least, so the last one is not to be frozen."""
         text = HEAD + "def make():\n    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)\n"
