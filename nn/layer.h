@@ -144,6 +144,9 @@ class Layer {
   static const Shape& single(std::span<const Shape> inputs);
   /// The only input, which is an image (H, W, C). Throws LayerError if it is not.
   static const Shape& image(std::span<const Shape> inputs);
+  /// The only input, which is no sequence: the statistics of a `kind` would count what lies behind a
+  /// sequence's end. Throws LayerError.
+  static const Shape& without_frames(std::span<const Shape> inputs, const char* kind);
   /// The only input, which is a sequence (frames, features). Throws LayerError if it is not.
   static const Shape& sequence(std::span<const Shape> inputs);
 };

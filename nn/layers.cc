@@ -107,6 +107,16 @@ const Shape& Layer::image(std::span<const Shape> inputs) {
   return in;
 }
 
+const Shape& Layer::without_frames(std::span<const Shape> inputs, const char* kind) {
+  const Shape& in = single(inputs);
+  if (in.size() == 2)
+    throw LayerError(
+        fmt::format("{} takes images or features, not the sequence {}: its statistics would count what lies "
+                    "behind a sequence's end",
+                    kind, shape_text(in)));
+  return in;
+}
+
 const Shape& Layer::sequence(std::span<const Shape> inputs) {
   const Shape& in = single(inputs);
   if (in.size() != 2)

@@ -201,7 +201,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   std::vector<const void*> terms;
   for (const std::size_t g : planned.output_gradients) terms.push_back(gradient(g));
   const Plan::MemoryRange& sum = plan.gradients[*planned.sum_into];
-  const void* mask = planned.relu ? plan.values[planned.output].in(arena, options.batch) : nullptr;
+  const void* mask = planned.masks_by_output ? plan.values[planned.output].in(arena, options.batch) : nullptr;
   step.gradient_sum = backend->sum(sum.type, gradient(*planned.sum_into), std::move(terms), mask,
                                    sum.elements * options.batch);
   return step;

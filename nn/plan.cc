@@ -380,7 +380,7 @@ class Planner {
     step.output_gradients = sources;
     for (const std::size_t g : sources) finish(g);
 
-    if ((sources.size() > 1 || step.relu) && !main.sums_gradients()) {
+    if ((sources.size() > 1 || step.masks_by_output) && !main.sums_gradients()) {
       step.sum_into = spare != no_gradient ? spare : new_gradient(size);
       if (spare == no_gradient) finish(*step.sum_into);
       spare = no_gradient;

@@ -29,7 +29,8 @@ struct PlanStep {
   bool has_backward = false;  // if not, the members below are empty
   /// The terms whose sum is the output's gradient.
   std::vector<std::size_t> output_gradients;
-  /// The terms are first summed here by an operation of their own, which also applies the ReLU's mask.
+  /// The terms are first summed here by an operation of their own, which also applies the ReLU's mask if it
+  /// comes from the output.
   std::optional<std::size_t> sum_into;
   /// The gradient of layer output plus residual, which the step's backward writes.
   std::optional<std::size_t> masked;

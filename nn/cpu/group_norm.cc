@@ -12,6 +12,7 @@ namespace lpsgd::cpu {
 namespace {
 
 constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
+constexpr std::int64_t min_rows = 64;        // of wide rows: a block's sums cost as much as a few rows
 
 template <class T>
 class GroupNormOp final : public Op {
@@ -34,6 +35,8 @@ class GroupNormOp final : public Op {
       for (std::vector<double>* array : {&s.sum_g, &s.sum_gx, &s.weight_gradient, &s.bias_gradient})
         array->resize(size(channels_));
       s.groups.resize(size(groups_));
+      s.first.resize(size(groups_));
+      s.second.resize(size(groups_));
     }
     if (b.training) kept_.resize(size(b.batch * groups_));
   }
@@ -86,13 +89,14 @@ class GroupNormOp final : public Op {
 
  private:
   struct Group {
-    double mean = 0, inverse = 0;  // inverse: 1 / sqrt(variance + eps)
+    float mean = 0, inverse = 0;  // inverse: 1 / sqrt(variance + eps)
   };
   /// Of a thread. Arrays of float have a row's width.
   struct Scratch {
     Buffer<float> a, b;  // of a block: sums of each channel
     Buffer<float> mean, scale, shift, slope, offset;
     std::vector<Group> groups;
+    std::vector<double> first, second;                   // of each group: mean, sum of squared differences
     std::vector<double> sum_g, sum_gx;                   // of a sample's channels
     std::vector<double> weight_gradient, bias_gradient;  // of the thread's samples
   };
@@ -102,44 +106,55 @@ class GroupNormOp final : public Op {
 
   template <class Body>
   void blocks(const Body& body) const {
-    const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
+    const std::int64_t step = std::max(min_rows, block_floats / width_);
     for (std::int64_t row = 0; row < rows_; row += step) body(row * width_, std::min(step, rows_ - row));
   }
-  /// Calls body(f, c) for the places f of a row and their channels c.
+  /// Calls body(f, c) for the group's places f of a row, and their channels c.
   template <class Body>
-  void places(const Body& body) const {
-    for (std::int64_t f = 0; f < width_;)
-      for (std::int64_t c = 0; c < channels_; ++c, ++f) body(size(f), c);
+  void each_of_group(std::int64_t group, const Body& body) const {
+    for (std::int64_t pixel = 0; pixel < width_; pixel += channels_)
+      for (std::int64_t c = group * in_group_; c < (group + 1) * in_group_; ++c)
+        body(size(pixel + c), size(c));
   }
 
   void take_moments(const T* x, Scratch& s) const {
-    // Until the end, `inverse` is the sum of squared differences.
-    std::fill(s.groups.begin(), s.groups.end(), Group());
-    double before = 0;  // values of each group so far, without those of the current row
+    std::fill(s.first.begin(), s.first.end(), 0.0);
+    std::fill(s.second.begin(), s.second.end(), 0.0);
+    double before = 0;
     blocks([&](std::int64_t at, std::int64_t rows) {
       k_.row_moments(x + at, rows, width_, s.a.data(), s.b.data());
-      const double count = static_cast<double>(rows);
-      places([&](std::size_t f, std::int64_t c) {
-        Group& g = s.groups[size(c / in_group_)];
-        const double seen =
-            before +
-            count * static_cast<double>(static_cast<std::int64_t>(f) / channels_ * in_group_ + c % in_group_);
-        join_moments(g.mean, g.inverse, seen, static_cast<double>(s.a[f]) / count,
-                     static_cast<double>(s.b[f]), count);
-      });
-      before += count * static_cast<double>(width_ / groups_);
+      const double count = static_cast<double>(rows), inverse = 1 / count;
+      const double values = count * static_cast<double>(width_ / groups_);
+      for (std::int64_t group = 0; group < groups_; ++group) {
+        double sum = 0, m2 = 0, differences = 0;
+        each_of_group(group, [&](std::size_t f, std::size_t) { sum += static_cast<double>(s.a[f]); });
+        const double mean = sum / values;
+        each_of_group(group, [&](std::size_t f, std::size_t) {
+          const double d = static_cast<double>(s.a[f]) * inverse - mean;
+          m2 += static_cast<double>(s.b[f]);
+          differences += d * d;
+        });
+        join_moments(s.first[size(group)], s.second[size(group)], before, mean, m2 + count * differences,
+                     values);
+      }
+      before += values;
     });
-    for (Group& g : s.groups) g.inverse = 1 / std::sqrt(g.inverse / in_group_values() + eps_);
+    for (std::int64_t group = 0; group < groups_; ++group)
+      s.groups[size(group)] = {
+          static_cast<float>(s.first[size(group)]),
+          static_cast<float>(1 / std::sqrt(s.second[size(group)] / in_group_values() + eps_))};
   }
 
   void set_constants(Scratch& s) const {
     const float *weight = b_.parameters[0].value, *bias = b_.parameters[1].value;
-    places([&](std::size_t f, std::int64_t c) {
-      const Group& g = s.groups[size(c / in_group_)];
-      s.mean[f] = static_cast<float>(g.mean);
-      s.scale[f] = static_cast<float>(static_cast<double>(weight[c]) * g.inverse);
-      s.shift[f] = bias[c];
-    });
+    for (std::int64_t group = 0; group < groups_; ++group) {
+      const Group& g = s.groups[size(group)];
+      each_of_group(group, [&](std::size_t f, std::size_t c) {
+        s.mean[f] = g.mean;
+        s.scale[f] = weight[c] * g.inverse;
+        s.shift[f] = bias[c];
+      });
+    }
   }
 
   void take_gradient_sums(const T* g, const T* x, bool relu, Scratch& s) const {
@@ -147,10 +162,11 @@ class GroupNormOp final : public Op {
     std::fill(s.sum_gx.begin(), s.sum_gx.end(), 0.0);
     blocks([&](std::int64_t at, std::int64_t rows) {
       k_.norm_gradient_sums(g + at, x + at, rows, width_, width_, constants(s), relu, s.a.data(), s.b.data());
-      places([&](std::size_t f, std::int64_t c) {
-        s.sum_g[size(c)] += static_cast<double>(s.a[f]);
-        s.sum_gx[size(c)] += static_cast<double>(s.b[f]);
-      });
+      for (std::int64_t pixel = 0; pixel < width_; pixel += channels_)
+        for (std::int64_t c = 0; c < channels_; ++c) {
+          s.sum_g[size(c)] += static_cast<double>(s.a[size(pixel + c)]);
+          s.sum_gx[size(c)] += static_cast<double>(s.b[size(pixel + c)]);
+        }
     });
   }
 
@@ -159,7 +175,7 @@ class GroupNormOp final : public Op {
   void set_gradient_constants(Scratch& s) const {
     const float* const weight = b_.parameters[0].value;
     for (std::int64_t group = 0; group < groups_; ++group) {
-      const double inverse = s.groups[size(group)].inverse;
+      const auto inverse = static_cast<double>(s.groups[size(group)].inverse);
       double h = 0, hx = 0;
       for (std::int64_t c = group * in_group_; c < (group + 1) * in_group_; ++c) {
         h += static_cast<double>(weight[c]) * s.sum_g[size(c)];
@@ -169,11 +185,10 @@ class GroupNormOp final : public Op {
       }
       const auto offset = static_cast<float>(h / in_group_values() * inverse);
       const auto slope = static_cast<float>(hx / in_group_values() * inverse * inverse * inverse);
-      for (std::int64_t pixel = 0; pixel < width_; pixel += channels_)
-        for (std::int64_t c = group * in_group_; c < (group + 1) * in_group_; ++c) {
-          s.offset[size(pixel + c)] = offset;
-          s.slope[size(pixel + c)] = slope;
-        }
+      each_of_group(group, [&](std::size_t f, std::size_t) {
+        s.offset[f] = offset;
+        s.slope[f] = slope;
+      });
     }
   }
 

@@ -120,40 +120,10 @@ void norm_gradient_sums(const T* g, const T* x, std::int64_t rows, std::int64_t 
                                                                             sum_g, sum_gx);
 }
 
-template <bool relu, class T>
+/// `group`: what is subtracted is not the gradient's mean, but `offset` of the input's gradient.
+template <bool relu, bool group, class T>
 void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
-                      std::int64_t stride, NormConstants k, const float* g_mean, const float* slope) {
-  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
-    typename L::V mean[N], scale[N], shift[N], gm[N], sl[N];
-    for (int j = 0; j < N; ++j) {
-      mean[j] = L::get(k.mean + c + j * L::n);
-      scale[j] = L::get(k.scale + c + j * L::n);
-      shift[j] = L::get(k.shift + c + j * L::n);
-      gm[j] = L::get(g_mean + c + j * L::n);
-      sl[j] = L::get(slope + c + j * L::n);
-    }
-    for (std::int64_t r = first; r < last; ++r) {
-      for (int j = 0; j < N; ++j) {
-        const std::int64_t at = r * width + c + j * L::n;
-        const typename L::V d = L::get(x + at) - mean[j];
-        typename L::V v = L::get(g + r * stride + c + j * L::n);
-        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
-        L::put(dx + at, (v - gm[j]) * scale[j] - d * sl[j]);
-      }
-    }
-  });
-}
-
-template <class T>
-void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, std::int64_t stride,
-                   NormConstants k, bool relu, const float* g_mean, const float* slope) {
-  (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, stride, k, g_mean,
-                                                                  slope);
-}
-
-template <bool relu, class T>
-void group_norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
-                            NormConstants k, const float* offset, const float* slope) {
+                      std::int64_t stride, NormConstants k, const float* offset, const float* slope) {
   over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N], off[N], sl[N];
     for (int j = 0; j < N; ++j) {
@@ -167,18 +137,28 @@ void group_norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, st
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
-        typename L::V v = L::get(g + at);
+        typename L::V v = L::get(g + r * stride + c + j * L::n);
         if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
-        L::put(dx + at, v * scale[j] - d * sl[j] - off[j]);
+        if constexpr (group)
+          L::put(dx + at, v * scale[j] - d * sl[j] - off[j]);
+        else
+          L::put(dx + at, (v - off[j]) * scale[j] - d * sl[j]);
       }
     }
   });
 }
 
 template <class T>
+void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                   NormConstants k, bool relu, const float* g_mean, const float* slope) {
+  (relu ? norm_gradient_as<true, false, T> : norm_gradient_as<false, false, T>)(g, x, dx, rows, width, stride,
+                                                                                k, g_mean, slope);
+}
+
+template <class T>
 void group_norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
                          NormConstants k, bool relu, const float* offset, const float* slope) {
-  (relu ? group_norm_gradient_as<true, T> : group_norm_gradient_as<false, T>)(g, x, dx, rows, width, k,
+  (relu ? norm_gradient_as<true, true, T> : norm_gradient_as<false, true, T>)(g, x, dx, rows, width, width, k,
                                                                               offset, slope);
 }
 

@@ -1,5 +1,5 @@
 // Group normalisation; nn/cpu/group_norm.cc does the same on the CPU. Groups of up to 2048 values, or of up
-// to 1024 of less than four channels, are in registers.
+// to 1024 whose channels are no multiple of four, are in registers.
 #include "nn/cuda/row_norm_device.h"
 
 namespace lpsgd::cuda {

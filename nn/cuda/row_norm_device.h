@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(block_threads, 2)
   if (range.active) {
     float w[V] = {}, b[V] = {};
     if (s.relu) load<V>(weight + range.channel, w), load<V>(bias + range.channel, b);
-    int groups = 0;
+    int batches = 0;  // of rows
     over_rows<rows_loaded<V>>(range, cut, [&]<int rows>(std::int64_t r) {
       float h[rows][V], n[rows][V];
       RowMoments of_row[rows];
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(block_threads, 2)
           products.add(k, h[u][k] * n[u][k]);
         }
       }
-      if (++groups % groups_in_float == 0) sum.flush(), products.flush();
+      if (++batches % groups_in_float == 0) sum.flush(), products.flush();
     });
     sum.flush(), products.flush();
   }

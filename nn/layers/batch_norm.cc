@@ -1,8 +1,6 @@
 // Batch normalisation (Ioffe and Szegedy 2015): y = (x - mean) / sqrt(variance + eps) * weight + bias, per
 // channel. Training uses the batch's mean and biased variance; running statistics move by `momentum` towards
 // the batch's mean and unbiased variance, as PyTorch's do.
-#include <fmt/core.h>
-
 #include "nn/layer.h"
 #include "nn/operators.h"
 #include "nn/ops.h"
@@ -19,12 +17,7 @@ class BatchNormLayer final : public Layer {
   }
 
   Shape infer(std::span<const Shape> inputs) override {
-    const Shape& in = single(inputs);
-    if (in.size() == 2)
-      throw LayerError(fmt::format(
-          "batch_norm takes images or features, not the sequence {}: its statistics would count what "
-          "lies behind a sequence's end",
-          shape_text(in)));
+    const Shape& in = without_frames(inputs, "batch_norm");
     channels_ = in.back();
     elements_ = elements_of(in).value_or(0);
     return in;

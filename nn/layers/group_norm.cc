@@ -21,17 +21,14 @@ class GroupNormLayer final : public Layer {
   }
 
   Shape infer(std::span<const Shape> inputs) override {
-    const Shape& in = single(inputs);
-    if (in.size() == 2)
-      throw LayerError(
-          fmt::format("group_norm takes images or features, not the sequence {}: its statistics would count "
-                      "what lies behind a "
-                      "sequence's end",
-                      shape_text(in)));
+    const Shape& in = without_frames(inputs, "group_norm");
     channels_ = in.back();
     if (channels_ % desc_.groups != 0)
       throw LayerError(fmt::format("{} channels cannot be divided into {} groups", channels_, desc_.groups));
     elements_ = elements_of(in).value_or(0);
+    if (elements_ == desc_.groups)
+      throw LayerError(
+          fmt::format("{} groups of one value each: the output would not depend on the input", desc_.groups));
     return in;
   }
 
@@ -42,7 +39,7 @@ class GroupNormLayer final : public Layer {
 
   std::int64_t flops() const override { return 2 * elements_; }
   std::int64_t kept_bytes() const override {  // each group's mean and inverse deviation
-    return desc_.groups * 2 * static_cast<std::int64_t>(sizeof(double));
+    return desc_.groups * 2 * static_cast<std::int64_t>(sizeof(float));
   }
   bool can_fuse(Epilogue epilogue) const override { return !epilogue.residual; }
   bool can_mask_by_input() const override { return true; }

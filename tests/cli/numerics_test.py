@@ -18,17 +18,22 @@ import reference  # noqa: E402  (tests/golden)
 
 class RanksAgree(Case):
     def test_k_ranks_equal_one(self):
-        """tanh, no batch norm, codec none: three steps agree with K = 1 to 1e-5 in norm."""
-        plain = ["--steps", "3", "--set", "exchange.codec={kind: none}", "--set", "network.parameters.activation=tanh",
-                 "--set", "network.parameters.norm=false"]
-        one = model(self.train("one", *plain, ranks=1), "step-000003")
-        start = model(self.train("zero", *plain, "--steps", "0", ranks=1), "step-000000")
+        """tanh, codec none, and no batch norm or group norm: three steps agree with K = 1 to 1e-5 in norm."""
+        groups = os.path.join(os.environ["LPSGD_SOURCE"], "configs", "networks", "resnet20_gn.yaml")
+        with_groups = f"network={{file: {groups}, parameters: {{n: 1, width: 8, activation: tanh}}}}"
+        self.check_k_ranks("groups", "--set", with_groups)
+        self.check_k_ranks("plain", "--set", "network.parameters.activation=tanh", "--set", "network.parameters.norm=false")
+
+    def check_k_ranks(self, name, *network):
+        plain = ["--steps", "3", "--set", "exchange.codec={kind: none}", *network]
+        one = model(self.train(f"{name}_1", *plain, ranks=1), "step-000003")
+        start = model(self.train(f"{name}_0", *plain, "--steps", "0", ranks=1), "step-000000")
         for ranks in (2, 3, 4):
-            many = model(self.train(f"k{ranks}", *plain, ranks=ranks), "step-000003")
-            for name, a in one.items():
-                distance = np.linalg.norm(many[name].astype("f8") - a) / np.linalg.norm(a.astype("f8"))
-                self.assertLess(distance, 1e-5, (name, ranks))
-                self.assertGreater(np.linalg.norm(a - start[name]), 0, "training moves every tensor")
+            many = model(self.train(f"{name}_{ranks}", *plain, ranks=ranks), "step-000003")
+            for tensor, a in one.items():
+                distance = np.linalg.norm(many[tensor].astype("f8") - a) / np.linalg.norm(a.astype("f8"))
+                self.assertLess(distance, 1e-5, (name, tensor, ranks))
+                self.assertGreater(np.linalg.norm(a - start[tensor]), 0, "training moves every tensor")
 
 
 class LabelSmoothing(Case):

@@ -17,7 +17,8 @@ namespace {
 const std::string images =
     "input: [12, 12, 6]\nclasses: 7\nlayers:\n"
     "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b1}\n  - {relu: r1}\n"
-    "  - {conv: c2, filters: 5, kernel: 3, pad: 1}\n  - {tanh: t2}\n  - {dropout: d, probability: 0.4}\n"
+    "  - {conv: c2, filters: 5, kernel: 3, pad: 1}\n  - {group_norm: g2, groups: 5}\n  - {tanh: t2}\n  - "
+    "{dropout: d, probability: 0.4}\n"
     "  - flatten\n  - {dense: f1, units: 21}\n  - sigmoid\n  - {dense: f2, units: 7}\n";
 
 constexpr std::int64_t batch = 4, parts = 3;

@@ -23,8 +23,8 @@ using Names = std::vector<std::string>;
 
 const std::string plain =
     "input: [8, 8, 4]\nclasses: 5\nlayers:\n  - {conv: c1, filters: 16, kernel: 3}\n  - {tanh: t1}\n"
-    "  - {max_pool: p, kernel: 2}\n  - {conv: c2, filters: 8, kernel: 3}\n  - {tanh: t2}\n"
-    "  - flatten\n  - {dense: f1, units: 6}\n  - {dense: f2, units: 5}\n";
+    "  - {max_pool: p, kernel: 2}\n  - {conv: c2, filters: 8, kernel: 3}\n  - {group_norm: g2, groups: 2}\n"
+    "  - {tanh: t2}\n  - flatten\n  - {dense: f1, units: 6}\n  - {dense: f2, units: 5}\n";
 
 const std::string transformer =
     "input: [8, 8, 4]\nclasses: 5\nlayers:\n  - {conv: c1, filters: 18, kernel: 4, stride: 4}\n  - "
@@ -67,7 +67,7 @@ std::vector<float> values(std::span<const float> arena, const TensorInfo& t) {
 TEST(Freeze, TrainedTensorsHaveTheGradientsOfTheWholeNetwork) {
   const std::vector<std::pair<std::string, Names>> cases{{plain, {"c1"}},
                                                          {plain, {"c?"}},
-                                                         {plain, {"c1", "c2", "f1"}},
+                                                         {plain, {"c1", "c2", "g2", "f1"}},
                                                          {transformer, {"{c,t,p}1"}},
                                                          {transformer, {"{c,t,p,n,d}1"}},
                                                          {transformer, {"{c,t,p,n,d,a,e}1", "n2", "a2"}}};

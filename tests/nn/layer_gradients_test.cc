@@ -1,6 +1,7 @@
 // Backward of every layer against central differences of the loss.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -309,9 +310,23 @@ TEST(Gradients, FusedReluEqualsUnfused) {
            "  - {add: m, input: [r1, " + (fused ? "r1" : "r1b") +
            "]}\n  - average_pool\n  - flatten\n  - {dense: fc, units: 3}\n";
   };
-  for (const std::string norm : {"batch_norm", "tanh"}) {
-    LayerFixture fused(text(true, norm), 4), separate(text(false, norm), 4);
-    EXPECT_DOUBLE_EQ(fused.loss(), separate.loss());
+  // Where a layer behind the ReLU does not read it again in backward.
+  const auto pooled = [](bool fused, const std::string& norm, const std::string& behind) {
+    return "input: [6, 6, 3]\nclasses: 3\nlayers:\n  - {conv: first, filters: 16, kernel: 3, pad: 1}\n  - {" +
+           norm + "}\n" + (fused ? "" : "  - {scale: apart, factor: 1}\n") + "  - {relu: r}\n" + behind +
+           "  - flatten\n  - {dense: fc, units: 3}\n";
+  };
+  const std::string groups = "group_norm: n0, groups: 4";
+  std::vector<std::array<std::string, 3>> cases;
+  for (const std::string& norm : {std::string("batch_norm: n0"), groups})
+    for (const char* behind : {"", "  - {max_pool: p, kernel: 2}\n", "  - {average_pool: p, kernel: 2}\n",
+                               "  - {concat: p, input: [r, first]}\n", "  - {add: p, input: [r, r]}\n"})
+      cases.push_back({norm + behind, pooled(true, norm, behind), pooled(false, norm, behind)});
+  for (const std::string norm : {"batch_norm", "tanh"})
+    cases.push_back({norm, text(true, norm), text(false, norm)});
+  for (const auto& [norm, of_fused, of_separate] : cases) {
+    LayerFixture fused(of_fused, 4), separate(of_separate, 4);
+    EXPECT_NEAR(fused.loss(), separate.loss(), 1e-6) << norm;
     fused.network.backward({});
     separate.network.backward({});
     for (std::size_t i = 0; i < fused.network.gradients().size(); ++i)

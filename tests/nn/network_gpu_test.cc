@@ -40,7 +40,8 @@ const std::string smooth =
     "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b1}\n  - {tanh: t1}\n"
     "  - {conv: c2, filters: 16, kernel: 3, pad: 1}\n  - {batch_norm: b2}\n"
     "  - {add: s, input: [b2, t1]}\n  - {tanh: t2}\n  - {dropout: d, probability: 0.2}\n"
-    "  - {average_pool: p, kernel: 3, stride: 2, pad: 1}\n  - {lrn: l, alpha: 0.5}\n"
+    "  - {average_pool: p, kernel: 3, stride: 2, pad: 1}\n  - {group_norm: g, groups: 4}\n  - {lrn: l, "
+    "alpha: 0.5}\n"
     "  - {conv: c3, filters: 8, kernel: 3, stride: 2}\n  - {concat: c, input: [c3, c3]}\n"
     "  - flatten\n  - {dense: f1, units: 20}\n  - sigmoid\n  - {dense: f2, units: 7}\n";
 const std::string kinked =
@@ -48,7 +49,8 @@ const std::string kinked =
     "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b1}\n  - {relu: r1}\n"
     "  - {conv: c2, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b2}\n"
     "  - {add: s, input: [b2, r1]}\n  - {relu: r2}\n  - {max_pool: p, kernel: 2}\n"
-    "  - {conv: c3, filters: 8, kernel: 3}\n  - {relu: r3}\n  - flatten\n  - {dense: f2, units: 7}\n";
+    "  - {conv: c3, filters: 8, kernel: 3}\n  - {group_norm: g, groups: 2}\n  - {relu: r3}\n  - flatten\n"
+    "  - {dense: f2, units: 7}\n";
 
 /// A network, its data, and steps of training.
 struct Trained {

@@ -278,6 +278,8 @@ TEST(NetworkSpec, SharedWeights) {
 TEST(NetworkSpec, GroupsDivideTheChannels) {
   EXPECT_EQ(layers_error("  - {conv: c, filters: 12, kernel: 3}\n  - {group_norm: n, groups: 8}\n"),
             "net.yaml:5:5: layer 'n': 12 channels cannot be divided into 8 groups");
+  EXPECT_EQ(layers_error("  - average_pool\n  - flatten\n  - {group_norm: n, groups: 4}\n"),
+            "net.yaml:6:5: layer 'n': 4 groups of one value each: the output would not depend on the input");
   EXPECT_EQ(layers_error("  - to_sequence\n  - {group_norm: n, groups: 1}\n"),
             "net.yaml:5:5: layer 'n': group_norm takes images or features, not the sequence (64, 4): its "
             "statistics "

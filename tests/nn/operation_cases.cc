@@ -247,6 +247,20 @@ std::string hidden_not_a_number(Backend& backend, DataType type) {
   }
   check(c, results, "parameter 0", 0, 40, true);
   check(c, results, "parameter 1", 0, 40, false);
+  // The first of two groups of four channels, in the first of two samples of three pixels.
+  c = group_norm_case(2, {1, 3, 8}, 2);
+  c.not_a_number = true;
+  results = run_case(backend, type, c);
+  for (const char* tensor : {"output", "input 0"}) {
+    for (std::int64_t pixel = 0; pixel < 3; ++pixel) {
+      check(c, results, tensor, pixel * 8, pixel * 8 + 4, true);
+      check(c, results, tensor, pixel * 8 + 4, pixel * 8 + 8, false);
+    }
+    check(c, results, tensor, 24, 48, false);
+  }
+  check(c, results, "parameter 0", 0, 4, true);
+  check(c, results, "parameter 0", 4, 8, false);
+  check(c, results, "parameter 1", 0, 8, false);
   return out;
 }
 

@@ -50,13 +50,14 @@ using Results = std::map<std::string, std::vector<float>>;
 Results run_case(Backend& backend, DataType type, const OperationCase& c);
 
 std::vector<OperationCase> operation_cases();
-/// Runs attention and layer normalisation of an input that begins with a NaN. Returns what hides it, or has
-/// one without reason; "" if nothing does.
+/// Runs attention, layer and group normalisation of an input that begins with a NaN. Returns what hides it,
+/// or has one without reason; "" if nothing does.
 std::string hidden_not_a_number(Backend& backend, DataType type);
 /// Of one input with queries, keys and values.
 OperationCase attention_case(std::int64_t batch, std::int64_t frames, const AttentionDesc& desc,
                              std::int64_t width);
 OperationCase layer_norm_case(std::int64_t batch, const Shape& shape, double eps, bool bias = true);
+OperationCase group_norm_case(std::int64_t batch, const Shape& shape, std::int64_t groups, bool relu = false);
 OperationCase convolution_case(std::int64_t batch, const Shape& in, const ConvDesc& desc, bool relu);
 
 /// A convolution and its gradients by the definition, in double: of what run_case() says was given.

@@ -371,16 +371,7 @@ void add_attention(Cases& out) {
 void add_group_norms(Cases& out) {
   const auto add = [&](std::int64_t batch, const Shape& shape, std::int64_t groups,
                        bool relu = false) -> OperationCase& {
-    OperationCase c;
-    c.name = fmt::format("group norm {} x {}, {} groups{}", batch, shape_text(shape), groups,
-                         relu ? ", relu" : "");
-    c.batch = batch;
-    c.parameters = {{shape.back()}, {shape.back()}};
-    c.inputs = {shape};
-    c.output = shape;
-    c.relu = relu;
-    c.make = [groups](Backend& backend, const Binding& b) { return backend.group_norm(b, {groups, 1e-4}); };
-    out.push_back(std::move(c));
+    out.push_back(group_norm_case(batch, shape, groups, relu));
     return out.back();
   };
   for (const bool relu : {false, true}) {
@@ -483,6 +474,19 @@ OperationCase attention_case(std::int64_t batch, std::int64_t frames, const Atte
   c.output = {frames, desc.heads * width};
   c.range = 2;
   c.make = [desc](Backend& backend, const Binding& b) { return backend.attention(b, desc); };
+  return c;
+}
+
+OperationCase group_norm_case(std::int64_t batch, const Shape& shape, std::int64_t groups, bool relu) {
+  OperationCase c;
+  c.name =
+      fmt::format("group norm {} x {}, {} groups{}", batch, shape_text(shape), groups, relu ? ", relu" : "");
+  c.batch = batch;
+  c.parameters = {{shape.back()}, {shape.back()}};
+  c.inputs = {shape};
+  c.output = shape;
+  c.relu = relu;
+  c.make = [groups](Backend& backend, const Binding& b) { return backend.group_norm(b, {groups, 1e-4}); };
   return c;
 }
 

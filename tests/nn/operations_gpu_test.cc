@@ -110,7 +110,8 @@ TEST_F(OperationsGpu, NotANumberIsNotHidden) {
 TEST_F(OperationsGpu, MoreRowsThanAGridHasTeams) {
   for (const OperationCase& c :
        {layer_norm_case(140000, {8}, 1e-5), layer_norm_case(33000, {136}, 1e-5),
-        layer_norm_case(4100, {515}, 1e-5), attention_case(140, 120, {.heads = 2}, 8)}) {
+        layer_norm_case(4100, {515}, 1e-5), group_norm_case(4100, {1, 2, 64}, 8, true),
+        attention_case(140, 120, {.heads = 2}, 8)}) {
     SCOPED_TRACE(c.name);
     const auto cpu = make_cpu_backend(1, Compute::fp32);
     const auto cuda = gpu(Compute::fp32);

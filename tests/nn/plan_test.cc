@@ -215,13 +215,22 @@ class Memory {
 
 /// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
 /// still to be read, and every read finds what was written last.
+const std::string group_network =
+    "input: [16, 16, 3]\nclasses: 5\nlayers:\n"
+    "  - {conv: c0, filters: 8, kernel: 3}\n  - {group_norm: n0, groups: 2}\n  - {relu: r0}\n"
+    "  - {max_pool: p0, kernel: 2}\n  - {conv: c1, filters: 8, kernel: 1}\n  - {group_norm: n1, groups: 4}\n"
+    "  - {relu: r1}\n  - {conv: c2, filters: 8, kernel: 1}\n  - {group_norm: n2, groups: 8}\n  - {relu: r2}\n"
+    "  - {add: s, input: [r2, r1]}\n  - {relu: r3}\n  - {conv: c3, filters: 8, kernel: 3}\n"
+    "  - {group_norm: n3, groups: 1}\n  - {relu: r4}\n  - flatten\n  - {dense: fc, units: 5}\n";
+
 class PlanMemory : public testing::TestWithParam<std::tuple<const char*, Recompute>> {};
 
 TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
   const auto& [file, recompute] = GetParam();
   const Graph graph = read_graph(
-      std::string(file) == "recompute"
-          ? config::parse_text(recompute_network, "net.yaml")
+      std::string(file) == "recompute" ? config::parse_text(recompute_network, "net.yaml")
+      : std::string(file) == "groups"
+          ? config::parse_text(group_network, "net.yaml")
           : config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
   const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
   const Plan plan = make_plan(graph, true, type, recompute);
@@ -257,8 +266,10 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
     if (step->rowwise_backward)
       for (const std::size_t v : (step + 1)->inputs) value(v, "the convolution joined with " + name);
     for (const std::size_t g : step->output_gradients) gradient(g, name);
-    // A norm whose gradient is not masked computes its ReLU's mask from the input.
-    const bool masks_by_input = std::string(graph.nodes[step->node].kind) == "batch_norm" && !step->masked;
+    // A norm computes its ReLU's mask from the input, unless its gradient was masked by the output.
+    const std::string kind = graph.nodes[step->node].kind;
+    const bool masks_by_input =
+        (kind == "batch_norm" && !step->masked) || (kind == "group_norm" && !step->masks_by_output);
     if ((step->relu && !masks_by_input) || layer.backward_reads_output()) value(step->output, name);
     if (layer.backward_reads_input())
       for (const std::size_t v : step->inputs) value(v, name);
@@ -284,7 +295,7 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
 INSTANTIATE_TEST_SUITE_P(Networks, PlanMemory,
                          testing::Combine(testing::Values("resnet20", "resnet50", "densenet40_12",
                                                           "bn_inception", "alexnet", "lstm_wikitext2",
-                                                          "recompute"),
+                                                          "recompute", "groups"),
                                           testing::Values(Recompute::none, Recompute::batch_norm)));
 
 TEST(Plan, NormsThatForwardDoesNotKeepAreRecomputedOnce) {
