@@ -43,7 +43,7 @@ struct Mx : MxElement<type> {
   using I = typename L::I;
   static constexpr bool dithered = rounding == MxOptions::Rounding::stochastic;
   static constexpr std::int32_t largest_code = (1 << (E::bits - 1)) - 1;
-  // Scales above this one could make a value, whatever its code, infinite.
+  // Larger scales are never written. They decode to NaN, so that no code of any scale is infinite.
   static constexpr std::int32_t largest_scale = 253 - E::emax;
 
   /// The scale of a block by the bits of its largest magnitude: the smallest with which that magnitude is at
@@ -52,7 +52,7 @@ struct Mx : MxElement<type> {
   /// is 2^126 or more.
   LPSGD_HD static std::int32_t scale_of(std::int32_t largest_magnitude) {
     constexpr std::int32_t fraction = (1 << 23) - 1, one = 1 << 23;
-    if (largest_magnitude >= (126 + 127) * one) return mx_nan;
+    if (largest_magnitude > (126 + 127) * one) return mx_nan;
     const std::int32_t up =
         (largest_magnitude & fraction) > (ScalarLanes::bits(E::largest) & fraction) ? 1 : 0;
     const std::int32_t scale = largest_magnitude / one - E::emax + up;

@@ -43,6 +43,7 @@ const char* const specs[] = {
     "mx",
     "{kind: mx, element: e4m3, rounding: nearest}",
     "{kind: mx, element: e5m2}",
+    "{kind: mx, rounding: nearest, error_feedback: true}",
 };
 
 void expect(bool holds) {

@@ -200,6 +200,14 @@ def make():
             values = np.array([math.ldexp(float(x), exponent) for block in blocks for x in block], dtype=np.float32)
             for rounding in ("stochastic", "nearest"):
                 out.encode(dict(kind="mx", element=element, rounding=rounding), 512, values)
+    # Around the largest magnitude that has a scale, and powers of two below it.
+    edges = [np.nextafter(np.float32(2.0**e), np.float32(t), dtype=np.float32) for e in (-126, 0, 125, 126) for t in (0, 3e38)]
+    edges += [np.float32(2.0**e) for e in (-149, -127, -126, 0, 125, 126)]
+    blocks = np.array([x * sign for x in edges for sign in [1, -0.75] + [0.25] * 30], dtype=np.float32)
+    for element in reference.MX_ELEMENTS:
+        for rounding in ("stochastic", "nearest"):
+            out.encode(dict(kind="mx", element=element, rounding=rounding), 512, blocks)
+            out.reduce(dict(kind="mx", element=element, rounding=rounding), 64, [blocks, blocks], None)
     return out.bytes()
 
 

@@ -298,7 +298,7 @@ def mx_bucket(v, first, dither, element="e2m1", rounding="stochastic", **_):
     for start in range(0, len(v), 32):
         block = v[start:start + 32]
         top = max(float(abs(x)) if finite(x) else math.inf for x in block)
-        if top >= 2.0**126:
+        if top > 2.0**126:
             exponents.append(255)
             codes += [0] * len(block)
             values += [NAN] * len(block)

@@ -261,7 +261,7 @@ Bucket mx(const Values& v, const MxOptions& o, const std::vector<double>& grid, 
     const Values block(v.begin() + static_cast<std::ptrdiff_t>(begin),
                        v.begin() + static_cast<std::ptrdiff_t>(std::min(v.size(), begin + 32)));
     const double top = static_cast<double>(norm_of(block, false));
-    if (!all_finite(block) || top >= 0x1p126) {
+    if (!all_finite(block) || top > 0x1p126) {
       out.bytes.push_back(std::byte{255});
       codes.insert(codes.end(), block.size(), 0u);
       out.decoded.insert(out.decoded.end(), block.size(), nan_value);
