@@ -14,6 +14,9 @@ class GroupNormOp final : public Op {
               static_cast<int>(desc.groups),
               static_cast<float>(desc.eps),
               b.relu};
+    constexpr std::int64_t limit = std::int64_t{1} << 32;
+    require(shape_.samples * std::max<std::int64_t>(shape_.pixels, shape_.groups) < limit,
+            "group_norm on a GPU: a batch has 2^32 pixels or groups");
     if (!b.training) return;
     moments_ = context.array<RowMoments>(b.batch * desc.groups);
     // The channels of a pack have the same moments.

@@ -33,7 +33,8 @@ struct FeatureRows : LayerNormShape {
   __device__ __forceinline__ std::int64_t moments_of(std::int64_t pixel, int) const { return pixel; }
 };
 
-/// Rows that are groups of channels: value c of a row is channel c % channels of group, pixel by pixel.
+/// Rows that are groups of channels: value c of a row is channel c % in_group of the group in pixel c /
+/// in_group. A batch has fewer than 2^32 pixels, and so many rows: divisions of 32 bits are fast.
 struct GroupRows : GroupNormShape {
   std::int64_t rows;
   int width, in_group;
@@ -42,18 +43,21 @@ struct GroupRows : GroupNormShape {
         rows(shape.samples * shape.groups),
         width(static_cast<int>(shape.pixels * (shape.channels / shape.groups))),
         in_group(shape.channels / shape.groups) {}
+  __device__ __forceinline__ std::uint32_t of_sample() const { return static_cast<std::uint32_t>(groups); }
   __device__ __forceinline__ std::int64_t first(std::int64_t row) const {
-    return row / groups * pixels * channels + row % groups * in_group;
+    const std::uint32_t number = static_cast<std::uint32_t>(row), sample = number / of_sample();
+    return sample * pixels * channels + (number - sample * of_sample()) * in_group;
   }
   __device__ __forceinline__ std::int64_t place(int c) const {
     const int pixel = c / in_group;
     return static_cast<std::int64_t>(pixel) * channels + (c - pixel * in_group);
   }
   __device__ __forceinline__ int parameter(std::int64_t row, int c) const {
-    return static_cast<int>(row % groups) * in_group + c % in_group;
+    return static_cast<int>(static_cast<std::uint32_t>(row) % of_sample()) * in_group + c % in_group;
   }
   __device__ __forceinline__ std::int64_t moments_of(std::int64_t pixel, int channel) const {
-    return pixel / pixels * groups + channel / in_group;
+    const std::uint32_t sample = static_cast<std::uint32_t>(pixel) / static_cast<std::uint32_t>(pixels);
+    return static_cast<std::int64_t>(sample) * groups + channel / in_group;
   }
 };
 
@@ -67,19 +71,19 @@ __global__ void __launch_bounds__(block_threads)
     RowPacks<team, V, N, T, Rows> packs(x + first, width, s);
     float sum = 0, squares = 0;
     over_packs<team, V, N>(width, [&](int u, int c) {
-      const auto& v = packs.at(u, c);
+      const auto& v = packs.at(u, c, s);
 #pragma unroll
       for (int k = 0; k < V; ++k) sum += v[k];
     });
     const float mean = sum_over_team<team>(sum) / count;
     over_packs<team, V, N>(width, [&](int u, int c) {
-      const auto& v = packs.at(u, c);
+      const auto& v = packs.at(u, c, s);
 #pragma unroll
       for (int k = 0; k < V; ++k) squares += (v[k] - mean) * (v[k] - mean);
     });
     const float inverse = 1.0f / sqrtf(sum_over_team<team>(squares) / count + s.eps);
     over_packs<team, V, N>(width, [&](int u, int c) {
-      auto& v = packs.at(u, c);
+      auto& v = packs.at(u, c, s);
       float w[V], b[V] = {};
       load<V>(weight + s.parameter(row, c), w);
       if (bias != nullptr) load<V>(bias + s.parameter(row, c), b);
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class Rows, class T, int team, int V, int N>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 2)
     row_norm_gradient_kernel(Rows s, const T* g, const T* x, const float* weight, const float* bias,
                              const RowMoments* moments, T* dx) {
   const float count = static_cast<float>(s.width);
@@ -118,8 +122,8 @@ __global__ void __launch_bounds__(block_threads)
     };
     float sum = 0, products = 0;
     over_packs<team, V, N>(width, [&](int u, int c) {
-      auto& h = gradients.at(u, c);
-      auto& n = packs.at(u, c);
+      auto& h = gradients.at(u, c, s);
+      auto& n = packs.at(u, c, s);
       prepare(h, n, c);
 #pragma unroll
       for (int k = 0; k < V; ++k) sum += h[k], products += h[k] * n[k];
@@ -127,8 +131,8 @@ __global__ void __launch_bounds__(block_threads)
     sum = sum_over_team<team>(sum) / count;
     products = sum_over_team<team>(products) / count;
     over_packs<team, V, N>(width, [&](int u, int c) {
-      auto& h = gradients.at(u, c);
-      auto& n = packs.at(u, c);
+      auto& h = gradients.at(u, c, s);
+      auto& n = packs.at(u, c, s);
       if (N == 0) prepare(h, n, c);
 #pragma unroll
       for (int k = 0; k < V; ++k) h[k] = (h[k] - sum - n[k] * products) * of_row.y;

@@ -71,25 +71,23 @@ struct SideBySide {
 template <int team, int V, int N, class T, class Places = SideBySide>
 class RowPacks {
  public:
-  __device__ __forceinline__ RowPacks(const T* row, int width, const Places& places = {})
-      : row_(row), places_(places) {
+  __device__ __forceinline__ RowPacks(const T* row, int width, const Places& places = {}) : row_(row) {
     if constexpr (N > 0) {
       over_packs<team, V, N>(width, [&](int u, int c) { load<V>(row + places.place(c), v_[u]); });
     }
   }
   /// Pack (u, c) of over_packs(). What is written to it stays only if N > 0.
-  __device__ __forceinline__ float (&at(int u, int c))[V] {
+  __device__ __forceinline__ float (&at(int u, int c, const Places& places = {}))[V] {
     if constexpr (N > 0) {
       return v_[u];
     } else {
-      load<V>(row_ + places_.place(c), v_[0]);
+      load<V>(row_ + places.place(c), v_[0]);
       return v_[0];
     }
   }
 
  private:
   const T* row_;
-  const Places places_;
   float v_[N > 0 ? N : 1][V] = {};
 };
 
