@@ -67,11 +67,13 @@ def against_bytes(groups, network):
     least = min(1.0, *times)
     axes.set_xlim(0.85 * least, 1.18 * most)
     high = max(row["val_top1_mean"] + (row["val_top1_deviation"] or 0.0) for row in rows)
-    axes.set_ylim(low - 0.14 * room, max(high, best) + 0.08 * room)
+    shown = [row for row in rows if row["val_top1_mean"] >= low]
+    bottom = min([low, *(row["val_top1_mean"] - (row["val_top1_deviation"] or 0.0) for row in shown)])
+    axes.set_ylim(bottom - 0.14 * room, max(high, best) + 0.08 * room)
     points = []
     for group, row, name in zip(groups, rows, names):
         inside = row["val_top1_mean"] >= low
-        y = row["val_top1_mean"] if inside else low - 0.09 * room
+        y = row["val_top1_mean"] if inside else bottom - 0.09 * room
         is_base = group is reference(groups)
         axes.errorbar(
             row["ratio"],

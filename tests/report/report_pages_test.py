@@ -137,6 +137,9 @@ class Pages(ReportTest):
         self.assertEqual(
             item.figure.axes[0].get_xlabel(), "bytes on the wire, times fewer than float32"
         )
+        least, most = item.figure.axes[0].get_ylim()
+        for mean, deviation in zip(item.data["val_top1_mean"], item.data["val_top1_deviation"]):
+            self.assertTrue(least < mean - deviation and mean + deviation < most, "a bar is cut")
 
     def test_bytes_of_other_batches_are_compared_with_the_first_runs(self):
         """A quarter of the steps sends a quarter of the bytes, though float32's of its steps."""

@@ -171,6 +171,7 @@ exclude:
             "transformer_ptb": 4,
             "transformer_ptb_seeds": 8,
             "transformer_ptb_tied": 4,
+            "mx_resnet20": 16,
             "warmup_resnet20": 20,
             "edbt2018": 6 * 68 + 21,
             "edbt2018_times": 6 * (1 + 3 * (7 + 1 + 6 + 6)) + 21,

@@ -1,0 +1,220 @@
+"""Networks with random layers and connections: scores, loss, gradients and running statistics of a training step are those
+of the same layers in PyTorch, in float64. What the layers' own tests cannot see shows here: passes that are fused,
+memory that is shared, gradients that are summed.
+
+    random_networks_test.py DUMP_GRADIENTS FIRST_SEED COUNT [cuda]
+"""
+
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "report"), str(ROOT / "report" / "torch_import")]
+
+try:
+    import numpy as np
+    import torch
+    from pytorch_test import draw_weights
+    from safetensors_file import load, save
+    from torch_import import replica
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+BATCH, CLASSES = 4, 5
+LIMIT = 1e-3
+ACTIVATIONS = ["relu"] * 4 + ["relu6", "tanh", "sigmoid", "silu", "gelu", "hardswish", "hardsigmoid"]
+
+
+@dataclass
+class Layer:
+    kind: str
+    name: str
+    inputs: list
+    keys: dict
+
+    def text(self):
+        names = ", ".join(one.layer for one in self.inputs)
+        keys = "".join(f", {key}: {str(value).lower()}" for key, value in self.keys.items())
+        return f"  - {{{self.kind}: {self.name}, input: [{names}]{keys}}}\n"
+
+
+@dataclass
+class Value:
+    layer: str
+    shape: tuple  # (H, W, C), or (C,)
+    readers: int = 0
+
+
+@dataclass
+class Network:
+    seed: int
+    layers: list = field(default_factory=list)
+    values: list = field(default_factory=list)
+    ending: object = None
+
+    def __post_init__(self):
+        self.random = random.Random(self.seed)
+        size = self.random.choice([(6, 6), (7, 9), (8, 8), (12, 5)])
+        self.values = [Value("in", (*size, self.random.choice([3, 4])))]
+        self.add("conv", [self.values[0]], filters=self.random.choice([4, 8, 12]), kernel=3, pad=1)
+        for _ in range(self.random.randrange(4, 16)):
+            self.grow(self.random.choice([v for v in self.values[1:] if len(v.shape) == 3][-4:]))
+        self.end()
+
+    def add(self, kind, inputs, shape=None, **keys):
+        for one in inputs:
+            one.readers += 1
+        if kind == "conv":
+            h, w, _ = inputs[0].shape
+            stride, kernel, pad = keys.get("stride", 1), keys["kernel"], keys.get("pad", 0)
+            shape = ((h + 2 * pad - kernel) // stride + 1, (w + 2 * pad - kernel) // stride + 1, keys["filters"])
+        elif kind in ("max_pool", "average_pool") and "kernel" in keys:
+            h, w, c = inputs[0].shape
+            kernel, stride, pad = keys["kernel"], keys["stride"], keys.get("pad", 0)
+            shape = ((h + 2 * pad - kernel) // stride + 1, (w + 2 * pad - kernel) // stride + 1, c)
+        value = Value(f"n{len(self.layers)}", shape or inputs[0].shape)
+        self.layers.append(Layer(kind, value.layer, list(inputs), keys))
+        self.values.append(value)
+        return value
+
+    def groups(self, channels):
+        return self.random.choice([g for g in range(1, channels + 1) if channels % g == 0])
+
+    def grow(self, x):
+        r = self.random
+        h, w, c = x.shape
+        alike = [v for v in self.values[1:] if v.shape == x.shape]
+        beside = [v for v in self.values[1:] if len(v.shape) == 3 and v.shape[:2] == x.shape[:2]]
+        kind = r.choice(["conv"] * 3 + ["norm"] * 4 + ["activation"] * 5 + ["pool", "pool", "add", "add", "concat", "multiply",
+                                                                         "gate", "scale", "lrn"])
+        if kind == "conv":
+            kernel = r.choice([1, 1, 3])
+            groups = r.choice([1, 1, 2]) if c % 2 == 0 else 1
+            self.add("conv", [x], filters=r.choice([4, 8, 12]), kernel=kernel, pad=kernel // 2, groups=groups,
+                     stride=r.choice([1, 1, 2]) if min(h, w) > 2 else 1, bias=r.random() < 0.5)
+        elif kind == "norm":
+            kind = r.choice(["batch_norm", "batch_norm", "group_norm", "group_norm", "layer_norm"])
+            if kind == "group_norm" and h * w * c > c:
+                self.add(kind, [x], groups=self.groups(c), eps=0.01)
+            elif kind != "group_norm":
+                self.add(kind, [x], eps=0.01)
+        elif kind == "activation":
+            self.add(r.choice(ACTIVATIONS), [x])
+        elif kind == "pool" and min(h, w) > 2:
+            pad = r.choice([0, 1])
+            self.add(r.choice(["max_pool", "average_pool"]), [x], kernel=r.choice([2, 3]) if pad == 0 else 3,
+                     stride=r.choice([1, 2]), pad=pad)
+        elif kind == "add":
+            self.add("add", [x, *r.choices(alike, k=r.choice([1, 1, 2]))])
+        elif kind == "concat" and c < 30:
+            others = r.choices(beside, k=r.choice([1, 1, 2]))
+            self.add("concat", [x, *others], shape=(h, w, c + sum(v.shape[2] for v in others)))
+        elif kind == "multiply":
+            self.add("multiply", [x, r.choice(alike)])
+        elif kind == "gate":
+            gate = self.add("average_pool", [x], shape=(1, 1, c))
+            self.add("multiply", [x, self.add("sigmoid", [gate])], shape=x.shape)
+        elif kind == "scale":
+            self.add("scale", [x], factor=r.choice([0.5, -1.5]))
+        elif kind == "lrn":
+            self.add("lrn", [x], size=3, alpha=0.5)
+
+    def end(self):
+        """All that nobody reads goes to the scores."""
+        r = self.random
+        features = []
+        for x in [v for v in self.values if v.readers == 0]:
+            h, w, c = x.shape
+            if h * w * c > 200 or r.random() < 0.5:
+                x = self.add("average_pool", [x], shape=(1, 1, c))
+            features.append(self.add("flatten", [x], shape=(int(np.prod(x.shape)),)))
+        x = features[0]
+        if len(features) > 1:
+            x = self.add("concat", features, shape=(sum(v.shape[0] for v in features),))
+        x = self.add("dense", [x], shape=(12,), units=12)
+        for kind in r.sample(["batch_norm", "layer_norm", "group_norm", "relu", "tanh"], r.randrange(3)):
+            x = self.add(kind, [x], **({"groups": r.choice([1, 3, 4])} if kind == "group_norm" else {}))
+        self.add("dense", [x], shape=(CLASSES,), units=CLASSES)
+
+    def text(self):
+        return f"input: {list(self.values[0].shape)}\nclasses: {CLASSES}\nlayers:\n" + "".join(
+            layer.text() for layer in self.layers
+        )
+
+
+def in_torch(network, weights, x, labels):
+    """What dump_gradients writes, in float64."""
+    parameters = {name: torch.tensor(value).double().requires_grad_() for name, value in weights.items()}
+    own = dict(parameters)
+    for layer in network.layers:
+        if layer.kind == "batch_norm":
+            features = parameters[f"{layer.name}.weight"].numel()
+            own[f"{layer.name}.running_mean"] = torch.zeros(features).double()
+            own[f"{layer.name}.running_var"] = torch.ones(features).double()
+    scores = replica.run(network, own, torch.tensor(x).double().permute(0, 3, 1, 2), training=True)
+    loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels))
+    loss.backward()
+    out = {"loss": [loss.item()], "logits": scores.detach().numpy()}
+    out |= {f"gradient.{name}": p.grad.numpy() for name, p in parameters.items()}
+    return out | {f"buffer.{name}": value.numpy() for name, value in own.items() if name not in parameters}
+
+
+def worst(got, truth):
+    """The largest distance of a tensor, of its norm or of a hundredth of the whole gradient's, and its name."""
+    whole = np.sqrt(sum(float(np.square(v).sum()) for name, v in truth.items() if name.startswith("gradient.")))
+
+    def distance(name):
+        a, b = np.asarray(got[name], dtype=np.float64).reshape(-1), np.asarray(truth[name], dtype=np.float64).reshape(-1)
+        least = whole / 100 if name.startswith("gradient.") else 1e-3
+        return np.linalg.norm(a - b) / max(np.linalg.norm(b), least)
+
+    return max((distance(name), name) for name in truth)
+
+
+def differs(dump, network, device, folder):
+    """The worst tensor of a network that differs with each of three inputs, where a kink's side may be luck with one;
+    None if it does not."""
+    path = folder / "network.yaml"
+    path.write_text(network.text())
+
+    def run(*words):
+        subprocess.run([dump, path, *words, "--device", device], check=True, timeout=120)
+
+    run("-", folder / "weights")
+    rng = np.random.default_rng(network.seed)
+    weights = draw_weights(load(folder / "weights"), rng)
+    found = None
+    for _ in range(3):
+        x = rng.standard_normal((BATCH, *network.values[0].shape)).astype(np.float32)
+        labels = rng.integers(0, CLASSES, BATCH)
+        save(folder / "in", {**weights, "input": x, "labels": labels})
+        run(folder / "in", folder / "out", "--steps", "1")
+        found = worst(load(folder / "out"), in_torch(network, weights, x, labels))
+        if found[0] <= LIMIT:
+            return None
+    return found
+
+
+def main():
+    dump, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(first, first + count):
+            network = Network(seed)
+            found = differs(dump, network, device, Path(folder))
+            if found:
+                failed += 1
+                print(f"seed {seed}: {found[1]} is {found[0]:.3g} off (at most {LIMIT})\n{network.text()}", flush=True)
+    print(f"{count - failed} of {count} networks agree with PyTorch")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
