@@ -1,6 +1,6 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--device cuda] [--compute tf32|bf16]
-//                  [--label-smoothing E]
+//                  [--label-smoothing E] [--recompute batch_norm]
 //                  [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and, if it likes, "lengths" (N), "continues" (N) with the states that training carries to
@@ -74,12 +74,15 @@ void run(const std::vector<std::string>& words) {
   int steps = 1;
   double smoothing = 0;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
+  lpsgd::Recompute recompute = lpsgd::Recompute::none;
   lpsgd::Device device;
   for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
     if (words[i] == "--steps")
       steps = std::stoi(words[i + 1]);
     else if (words[i] == "--compute")
       compute = compute_of(words[i + 1]);
+    else if (words[i] == "--recompute")
+      recompute = words[i + 1] == "batch_norm" ? lpsgd::Recompute::batch_norm : lpsgd::Recompute::none;
     else if (words[i] == "--label-smoothing")
       smoothing = std::stod(words[i + 1]);
     else if (words[i] == "--device")
@@ -100,8 +103,11 @@ void run(const std::vector<std::string>& words) {
   const StoredTensor* label = in.find("labels");
   if (!input || !label) throw lpsgd::FileError(words[1] + ": has no 'input' or no 'labels'");
   const std::int64_t batch = input->shape[0];
-  lpsgd::Network network(
-      spec, {.batch = batch, .compute = compute, .label_smoothing = smoothing, .device = device});
+  lpsgd::Network network(spec, {.batch = batch,
+                                .compute = compute,
+                                .recompute = recompute,
+                                .label_smoothing = smoothing,
+                                .device = device});
   const lpsgd::StreamView stream = network.stream();
   std::vector<float> weights(network.parameters().size());
   for (const TensorInfo& t : spec.tensors())

@@ -64,7 +64,8 @@ class Network:
         self.values = [Value("in", (*size, self.random.choice([3, 4])))]
         self.add("conv", [self.values[0]], filters=self.random.choice([4, 8, 12]), kernel=3, pad=1)
         for _ in range(self.random.randrange(4, 16)):
-            self.grow(self.random.choice([v for v in self.values[1:] if len(v.shape) == 3][-4:]))
+            before = [v for v in self.values[1:] if v.shape[:2] != (1, 1)][-4:]
+            self.grow(before[-1] if self.random.random() < 0.7 else self.random.choice(before))  # mostly chains
         self.end()
 
     def add(self, kind, inputs, shape=None, **keys):
@@ -100,10 +101,9 @@ class Network:
                      stride=r.choice([1, 1, 2]) if min(h, w) > 2 else 1, bias=r.random() < 0.5)
         elif kind == "norm":
             kind = r.choice(["batch_norm", "batch_norm", "group_norm", "group_norm", "layer_norm"])
-            if kind == "group_norm" and h * w * c > c:
-                self.add(kind, [x], groups=self.groups(c), eps=0.01)
-            elif kind != "group_norm":
-                self.add(kind, [x], eps=0.01)
+            x = self.add(kind, [x], eps=0.01, **({"groups": self.groups(c)} if kind == "group_norm" else {}))
+            if r.random() < 0.6:  # as networks have it: a pass of both
+                x = self.add("relu", [x])
         elif kind == "activation":
             self.add(r.choice(ACTIVATIONS), [x])
         elif kind == "pool" and min(h, w) > 2:
@@ -139,7 +139,8 @@ class Network:
             x = self.add("concat", features, shape=(sum(v.shape[0] for v in features),))
         x = self.add("dense", [x], shape=(12,), units=12)
         for kind in r.sample(["batch_norm", "layer_norm", "group_norm", "relu", "tanh"], r.randrange(3)):
-            x = self.add(kind, [x], **({"groups": r.choice([1, 3, 4])} if kind == "group_norm" else {}))
+            eps = {"eps": 0.01} if kind.endswith("norm") else {}
+            x = self.add(kind, [x], **eps, **({"groups": r.choice([1, 3, 4])} if kind == "group_norm" else {}))
         self.add("dense", [x], shape=(CLASSES,), units=CLASSES)
 
     def text(self):
@@ -183,8 +184,10 @@ def differs(dump, network, device, folder):
     path = folder / "network.yaml"
     path.write_text(network.text())
 
+    recompute = ["--recompute", "batch_norm"] if network.seed % 2 else []
+
     def run(*words):
-        subprocess.run([dump, path, *words, "--device", device], check=True, timeout=120)
+        subprocess.run([dump, path, *words, "--device", device, *recompute], check=True, timeout=120)
 
     run("-", folder / "weights")
     rng = np.random.default_rng(network.seed)
