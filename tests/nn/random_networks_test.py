@@ -131,6 +131,9 @@ class Network:
         features = []
         for x in [v for v in self.values if v.readers == 0]:
             h, w, c = x.shape
+            if h * w > 1 and r.random() < 0.4:
+                features.append(self.sequence(x))
+                continue
             if h * w * c > 200 or r.random() < 0.5:
                 x = self.add("average_pool", [x], shape=(1, 1, c))
             features.append(self.add("flatten", [x], shape=(int(np.prod(x.shape)),)))
@@ -142,6 +145,33 @@ class Network:
             eps = {"eps": 0.01} if kind.endswith("norm") else {}
             x = self.add(kind, [x], **eps, **({"groups": r.choice([1, 3, 4])} if kind == "group_norm" else {}))
         self.add("dense", [x], shape=(CLASSES,), units=CLASSES)
+
+    def sequence(self, image):
+        """An image as a sequence, as features in the end."""
+        r = self.random
+        h, w, c = image.shape
+        x = self.add("to_sequence", [image], shape=(h * w, c))
+        for _ in range(r.randrange(1, 6)):
+            frames, width = x.shape
+            kind = r.choice(["dense", "layer_norm", "layer_norm", "attention", "attention", "activation", "token", "position"])
+            if kind == "dense":
+                units = r.choice([4, 6, 8])
+                x = self.add("dense", [x], shape=(frames, units), units=units)
+            elif kind == "attention":
+                heads = r.choice([1, 2, 3])
+                three = self.add("dense", [x], shape=(frames, 12 * heads), units=12 * heads)
+                mixed = self.add("attention", [three], shape=(frames, 4 * heads), heads=heads, causal=r.random() < 0.5)
+                mixed = self.add("dense", [mixed], shape=x.shape, units=width)
+                x = self.add("add", [x, mixed]) if r.random() < 0.8 else mixed
+            elif kind == "token":
+                x = self.add("class_token", [x], shape=(frames + 1, width))
+            elif kind == "position":
+                x = self.add("position", [x], frames=frames + r.choice([0, 2]))
+            else:
+                x = self.add(r.choice(ACTIVATIONS) if kind == "activation" else kind, [x])
+        if r.random() < 0.5:
+            return self.add("mean_frames", [x], shape=(x.shape[1],))
+        return self.add("select_frame", [x], shape=(x.shape[1],), index=r.randrange(x.shape[0]))
 
     def text(self):
         return f"input: {list(self.values[0].shape)}\nclasses: {CLASSES}\nlayers:\n" + "".join(
