@@ -48,7 +48,7 @@ class LibraryTest(unittest.TestCase):
 
     def test_denormals_are_kept_whatever_the_thread_does_with_them(self):
         values = torch.from_numpy(np.arange(1, 65, dtype=np.uint32).view(np.float32).copy())  # the smallest numbers
-        for codec in ("none", "onebit", "{kind: qsgd, bits: 8}", "dynamic8", "mx", "sign"):
+        for codec in ("none", "onebit", "{kind: qsgd, bits: 8}", "dynamic8", "{kind: mx, element: e5m2}", "sign"):
             found = []
             for flush in (False, True):
                 coder = self.coder(policy=f"codec: {codec}\nmin_elements: 0")
