@@ -49,7 +49,7 @@ struct Mx : MxElement<type> {
   /// The scale of a block by the bits of its largest magnitude: the smallest with which that magnitude is at
   /// most the element type's largest value (Mishra et al., "Recipes for pre-training LLMs with MXFP8", 2025).
   /// So nothing is clamped, and stochastic rounding is unbiased. mx_nan where the magnitude is not finite, or
-  /// is 2^126 or more.
+  /// is above 2^126.
   LPSGD_HD static std::int32_t scale_of(std::int32_t largest_magnitude) {
     constexpr std::int32_t fraction = (1 << 23) - 1, one = 1 << 23;
     if (largest_magnitude > (126 + 127) * one) return mx_nan;
@@ -85,8 +85,8 @@ struct Mx : MxElement<type> {
     const I c = code & largest_code;
     F element;
     if constexpr (E::bits == 8 || std::is_same_v<L, ScalarLanes>) {
-      // Of a denormal element the bits are those of a denormal float, which slows CPUs down; of 8 bits few
-      // are.
+      // A denormal element has the bits of a denormal float, which slows CPUs down. Few elements of 8 bits
+      // are denormal.
       element = L::value(c << (23 - E::mantissa)) * ScalarLanes::value((E::emin + 253) << 23);
     } else {
       const I one = I{} + 1, field = c >> E::mantissa, exponent = (field > one ? field : one) - 1;
