@@ -80,11 +80,6 @@ layers:
   - {max_pool: m, input: l, kernel: 3, stride: 2, pad: 1, ceil_mode: true}
   - {average_pool: p, input: sigmoid, kernel: 3, stride: 2, pad: 1, ceil_mode: true, count_pad: false}
   - {concat: c, input: [m, p]}
-  - {conv: e, filters: 20, kernel: 3, pad: 1}
-  - {group_norm: g, groups: 5, eps: 0.01}
-  - {$activation: r}
-  - {max_pool: q, kernel: 2, stride: 1}
-  - {group_norm: h, groups: 2}
   - {lrn: l2, size: 5, alpha: 1.0}
   - flatten
   - {dense: d, units: 7}
@@ -147,22 +142,19 @@ OWN = {"layers": LAYERS, "vision_transformer": VISION_TRANSFORMER, "causal_trans
 
 
 class Layers(torch.nn.Module):
-    def __init__(self, act):
+    def __init__(self):
         super().__init__()
         nn = torch.nn
         self.a = nn.Conv2d(6, 16, 3, 2, (1, 2), groups=2)
         self.l = nn.LocalResponseNorm(4, 0.7, 0.6, 1.5)
         self.m = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
         self.p = nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)
-        self.e, self.g, self.act = nn.Conv2d(32, 20, 3, 1, 1), torch_networks.GroupNorm(5, 20, 0.01), act()
-        self.q, self.h = nn.MaxPool2d(2, 1), torch_networks.GroupNorm(2, 20)
         self.l2 = nn.LocalResponseNorm(5, 1.0)
-        self.d = nn.Linear(20 * 3 * 3, 7)
+        self.d = nn.Linear(32 * 4 * 4, 7)
 
     def forward(self, x):
         x = self.l(self.a(x))
         x = torch.cat([self.m(x), self.p(torch.sigmoid(x))], 1)
-        x = self.h(self.q(self.act(self.g(self.e(x)))))
         return 0.375 * self.d(self.l2(x).flatten(1))
 
 
@@ -331,7 +323,7 @@ def main():
             done.check_returncode()
 
         def build(act):
-            return Layers(act) if name == "layers" else torch_networks.make(name, act, False, features)
+            return Layers() if name == "layers" else torch_networks.make(name, act, False, features)
 
         ours(["-", f"{folder}/weights"])
         rng = np.random.default_rng(7)
