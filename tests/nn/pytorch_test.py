@@ -34,7 +34,6 @@ torch.set_num_threads(1)
 # Samples, and where it differs from the file's own: the image's size, the features it is flattened to.
 CASES = {
     "resnet20": (16, None, None),
-    "resnet20_gn": (16, None, None),
     "resnet110": (8, None, None),
     # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last
     # bit has it.
