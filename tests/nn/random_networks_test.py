@@ -159,7 +159,9 @@ class Network:
                 x = self.add("dense", [x], shape=(frames, units), units=units)
             elif kind == "attention":
                 heads = r.choice([1, 2, 3])
-                three = self.add("dense", [x], shape=(frames, 12 * heads), units=12 * heads)
+                # Scores stay small: of scores s softmax in float32 has an error of s rounded.
+                normal = self.add("layer_norm", [x], eps=0.01)
+                three = self.add("dense", [normal], shape=(frames, 12 * heads), units=12 * heads)
                 mixed = self.add("attention", [three], shape=(frames, 4 * heads), heads=heads, causal=r.random() < 0.5)
                 mixed = self.add("dense", [mixed], shape=x.shape, units=width)
                 x = self.add("add", [x, mixed]) if r.random() < 0.8 else mixed
@@ -179,16 +181,16 @@ class Network:
         )
 
 
-def in_torch(network, weights, x, labels):
-    """What dump_gradients writes, in float64."""
-    parameters = {name: torch.tensor(value).double().requires_grad_() for name, value in weights.items()}
+def in_torch(network, weights, x, labels, dtype):
+    """What dump_gradients writes."""
+    parameters = {name: torch.tensor(value).to(dtype).requires_grad_() for name, value in weights.items()}
     own = dict(parameters)
     for layer in network.layers:
         if layer.kind == "batch_norm":
             features = parameters[f"{layer.name}.weight"].numel()
-            own[f"{layer.name}.running_mean"] = torch.zeros(features).double()
-            own[f"{layer.name}.running_var"] = torch.ones(features).double()
-    scores = replica.run(network, own, torch.tensor(x).double().permute(0, 3, 1, 2), training=True)
+            own[f"{layer.name}.running_mean"] = torch.zeros(features, dtype=dtype)
+            own[f"{layer.name}.running_var"] = torch.ones(features, dtype=dtype)
+    scores = replica.run(network, own, torch.tensor(x).to(dtype).permute(0, 3, 1, 2), training=True)
     loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels))
     loss.backward()
     out = {"loss": [loss.item()], "logits": scores.detach().numpy()}
@@ -233,8 +235,10 @@ def differs(dump, network, device, folder):
         labels = rng.integers(0, CLASSES, BATCH)
         save(folder / "in", {**weights, "input": x, "labels": labels})
         run(folder / "in", folder / "out", "--steps", "1")
-        found = worst(load(folder / "out"), in_torch(network, weights, x, labels))
-        if found[0] <= LIMIT:
+        truth, single = (in_torch(network, weights, x, labels, dtype) for dtype in (torch.float64, torch.float32))
+        found = worst(load(folder / "out"), truth)
+        # Normalisations and softmax may amplify rounding, PyTorch's in float32, too.
+        if found[0] <= max(LIMIT, 10 * worst(single, truth)[0]):
             return None
     return found
 
