@@ -32,6 +32,12 @@ class OperatorWriter {
 
   /// The layer's tensor or running statistic of this suffix, in PyTorch's order. To be called once for each.
   virtual Value tensor(const char* suffix) = 0;
+  /// A tensor with a value for each feature of the first input, or channel of its pixels: it multiplies that
+  /// input.
+  Value feature_tensor(const char* suffix) {
+    const Value value = tensor(suffix);
+    return input_shape().size() == 3 ? add("Unsqueeze", {value, constant("pixel", {1, 2})}) : value;
+  }
   /// Its values, valid until the layer returns.
   virtual std::span<const float> values(const char* suffix) = 0;
 

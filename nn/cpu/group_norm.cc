@@ -56,8 +56,7 @@ class GroupNormOp final : public Op {
   }
 
   void backward() override {
-    const T* const g = as<T>(b_.masked ? b_.masked : b_.output_gradients[0]);
-    const bool relu = b_.relu && !b_.masked;
+    const T* const g = as<T>(b_.output_gradients[0]);
     for (Scratch& s : scratch_) {
       std::fill(s.weight_gradient.begin(), s.weight_gradient.end(), 0.0);
       std::fill(s.bias_gradient.begin(), s.bias_gradient.end(), 0.0);
@@ -69,11 +68,11 @@ class GroupNormOp final : public Op {
         const T* const x = as<T>(b_.inputs[0].value) + at;
         std::copy_n(kept_.begin() + sample * groups_, groups_, s.groups.begin());
         set_constants(s);
-        take_gradient_sums(g + at, x, relu, s);
+        take_gradient_sums(g + at, x, s);
         set_gradient_constants(s);
         if (b_.inputs[0].gradient)
           k_.group_norm_gradient(g + at, x, as<T>(b_.inputs[0].gradient) + at, rows_, width_, constants(s),
-                                 relu, s.offset.data(), s.slope.data());
+                                 b_.relu, s.offset.data(), s.slope.data());
       }
     });
     for (std::int64_t c = 0; c < channels_; ++c) {
@@ -157,11 +156,12 @@ class GroupNormOp final : public Op {
     }
   }
 
-  void take_gradient_sums(const T* g, const T* x, bool relu, Scratch& s) const {
+  void take_gradient_sums(const T* g, const T* x, Scratch& s) const {
     std::fill(s.sum_g.begin(), s.sum_g.end(), 0.0);
     std::fill(s.sum_gx.begin(), s.sum_gx.end(), 0.0);
     blocks([&](std::int64_t at, std::int64_t rows) {
-      k_.norm_gradient_sums(g + at, x + at, rows, width_, width_, constants(s), relu, s.a.data(), s.b.data());
+      k_.norm_gradient_sums(g + at, x + at, rows, width_, width_, constants(s), b_.relu, s.a.data(),
+                            s.b.data());
       for (std::int64_t pixel = 0; pixel < width_; pixel += channels_)
         for (std::int64_t c = 0; c < channels_; ++c) {
           s.sum_g[size(c)] += static_cast<double>(s.a[size(pixel + c)]);

@@ -133,6 +133,12 @@ void Context::finish_planning() {
   planned_ = true;
 }
 
+RowSums Context::row_sums(std::int64_t rows, std::int64_t channels, int max_pack) {
+  const Cut cut = cut_rows(type, rows, channels, max_pack);
+  const std::int64_t bytes = static_cast<std::int64_t>(sizeof(double2)) * cut.parts * cut.channels;
+  return {cut, static_cast<double2*>(partials(bytes)), counters(cut.tiles)};
+}
+
 void* Context::partials(std::int64_t bytes) {
   return bytes <= shared_partials ? partials_ : allocate(bytes);
 }

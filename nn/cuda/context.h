@@ -80,6 +80,8 @@ struct Context {
   std::int64_t score_bytes = std::int64_t{32}
                              << 20;    // of the scores, weights and gradients of attention in scratch
   unsigned* counters(std::int64_t n);  // zero between launches
+  /// For two sums over the rows of an array of activations.
+  RowSums row_sums(std::int64_t rows, std::int64_t channels, int max_pack = 8);
 
   // What a pass reads on the device (PassFeed), and what it reports.
   const PassState* pass = nullptr;

@@ -21,10 +21,7 @@ class GroupNormOp final : public Op {
     moments_ = context.array<RowMoments>(b.batch * desc.groups);
     // The channels of a pack have the same moments.
     const int max_pack = in_group % 8 == 0 ? 8 : in_group % 4 == 0 ? 4 : 1;
-    cut_ = cut_rows(b.type, shape_.samples * shape_.pixels, channels, max_pack);
-    partials_ = static_cast<double2*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double2)) * cut_.parts * cut_.channels));
-    finished_ = context.counters(cut_.tiles);
+    sums_ = context.row_sums(shape_.samples * shape_.pixels, channels, max_pack);
   }
 
   void forward(const Pass& pass) override {
@@ -33,13 +30,11 @@ class GroupNormOp final : public Op {
   }
 
   void backward() override {
-    const void *g = b_.masked ? b_.masked : b_.output_gradients[0], *x = b_.inputs[0].value;
-    GroupNormShape shape = shape_;
-    shape.relu = b_.relu && !b_.masked;
-    check(launch_group_norm_sums(b_.type, shape, g, x, weight(), bias(), moments_, cut_, partials_, finished_,
+    const void *g = b_.output_gradients[0], *x = b_.inputs[0].value;
+    check(launch_group_norm_sums(b_.type, shape_, g, x, weight(), bias(), moments_, sums_,
                                  b_.parameters[0].gradient, b_.parameters[1].gradient, context_.handle()));
     if (b_.inputs[0].gradient)
-      check(launch_group_norm_gradient(b_.type, shape, g, x, weight(), bias(), moments_,
+      check(launch_group_norm_gradient(b_.type, shape_, g, x, weight(), bias(), moments_,
                                        b_.inputs[0].gradient, context_.handle()));
   }
 
@@ -51,9 +46,7 @@ class GroupNormOp final : public Op {
   Binding b_;
   GroupNormShape shape_;
   RowMoments* moments_ = nullptr;
-  Cut cut_;
-  double2* partials_ = nullptr;
-  unsigned* finished_ = nullptr;
+  RowSums sums_;
 };
 
 }  // namespace

@@ -52,10 +52,9 @@ cudaError_t launch_group_norm_gradient(DataType type, const GroupNormShape& shap
 
 cudaError_t launch_group_norm_sums(DataType type, const GroupNormShape& shape, const void* g, const void* x,
                                    const float* weight, const float* bias, const RowMoments* moments,
-                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
-                                   float* dbias, cudaStream_t stream) {
-  return launch_row_norm_sums(type, GroupRows(shape), g, x, weight, bias, moments, cut, partials, finished,
-                              dweight, dbias, stream);
+                                   const RowSums& sums, float* dweight, float* dbias, cudaStream_t stream) {
+  return launch_row_norm_sums(type, GroupRows(shape), g, x, weight, bias, moments, sums, dweight, dbias,
+                              stream);
 }
 
 }  // namespace lpsgd::cuda

@@ -137,6 +137,12 @@ struct Cut {
 };
 /// `max_pack`: 8, 4 or 1.
 Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels, int max_pack = 8);
+/// What a kernel that takes two sums over rows works with.
+struct RowSums {
+  Cut cut;
+  double2* partials = nullptr;   // parts * channels
+  unsigned* finished = nullptr;  // tiles, zero between launches
+};
 
 /// sums[c] = the sum of column c. If `second` is not null, it receives the sums, too. `partials` holds
 /// parts * channels values.
@@ -247,11 +253,9 @@ cudaError_t launch_layer_norm(DataType type, const LayerNormShape& shape, const 
 cudaError_t launch_layer_norm_gradient(DataType type, const LayerNormShape& shape, const void* g,
                                        const void* x, const float* weight, const RowMoments* moments,
                                        void* dx, cudaStream_t stream);
-/// The parameters' gradients; `dbias` may be null. `partials` holds parts * channels values; `finished` holds
-/// tiles, zero between launches.
+/// The parameters' gradients; `dbias` may be null.
 cudaError_t launch_layer_norm_sums(DataType type, const void* g, const void* x, const RowMoments* moments,
-                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
-                                   float* dbias, cudaStream_t stream);
+                                   const RowSums& sums, float* dweight, float* dbias, cudaStream_t stream);
 
 // ---- group_norm.cu
 
@@ -271,8 +275,7 @@ cudaError_t launch_group_norm_gradient(DataType type, const GroupNormShape& shap
 /// As launch_layer_norm_sums(). A pack of the cut lies within a group.
 cudaError_t launch_group_norm_sums(DataType type, const GroupNormShape& shape, const void* g, const void* x,
                                    const float* weight, const float* bias, const RowMoments* moments,
-                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
-                                   float* dbias, cudaStream_t stream);
+                                   const RowSums& sums, float* dweight, float* dbias, cudaStream_t stream);
 
 // ---- attention.cu
 

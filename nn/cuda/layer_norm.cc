@@ -11,10 +11,7 @@ class LayerNormOp final : public Op {
     shape_ = {b.elements() / width, static_cast<int>(width), static_cast<float>(desc.eps)};
     if (!b.training) return;
     moments_ = context.array<RowMoments>(shape_.rows);
-    cut_ = cut_rows(b.type, shape_.rows, width);
-    partials_ = static_cast<double2*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double2)) * cut_.parts * cut_.channels));
-    finished_ = context.counters(cut_.tiles);
+    sums_ = context.row_sums(shape_.rows, width);
   }
 
   void forward(const Pass& pass) override {
@@ -25,9 +22,8 @@ class LayerNormOp final : public Op {
 
   void backward() override {
     const void *g = b_.output_gradients[0], *x = b_.inputs[0].value;
-    check(launch_layer_norm_sums(b_.type, g, x, moments_, cut_, partials_, finished_,
-                                 b_.parameters[0].gradient, has_bias() ? b_.parameters[1].gradient : nullptr,
-                                 context_.handle()));
+    check(launch_layer_norm_sums(b_.type, g, x, moments_, sums_, b_.parameters[0].gradient,
+                                 has_bias() ? b_.parameters[1].gradient : nullptr, context_.handle()));
     if (b_.inputs[0].gradient)
       check(launch_layer_norm_gradient(b_.type, shape_, g, x, b_.parameters[0].value, moments_,
                                        b_.inputs[0].gradient, context_.handle()));
@@ -40,9 +36,7 @@ class LayerNormOp final : public Op {
   Binding b_;
   LayerNormShape shape_;
   RowMoments* moments_ = nullptr;
-  Cut cut_;
-  double2* partials_ = nullptr;
-  unsigned* finished_ = nullptr;
+  RowSums sums_;
 };
 
 }  // namespace

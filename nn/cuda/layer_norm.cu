@@ -52,10 +52,9 @@ cudaError_t launch_layer_norm_gradient(DataType type, const LayerNormShape& shap
 }
 
 cudaError_t launch_layer_norm_sums(DataType type, const void* g, const void* x, const RowMoments* moments,
-                                   const Cut& cut, double2* partials, unsigned* finished, float* dweight,
-                                   float* dbias, cudaStream_t stream) {
-  return launch_row_norm_sums(type, FeatureRows({}), g, x, nullptr, nullptr, moments, cut, partials, finished,
-                              dweight, dbias, stream);
+                                   const RowSums& sums, float* dweight, float* dbias, cudaStream_t stream) {
+  return launch_row_norm_sums(type, FeatureRows({}), g, x, nullptr, nullptr, moments, sums, dweight, dbias,
+                              stream);
 }
 
 }  // namespace lpsgd::cuda

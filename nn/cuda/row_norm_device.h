@@ -145,13 +145,13 @@ __global__ void __launch_bounds__(block_threads, 2)
 template <int V>
 constexpr int rows_loaded = V == 8 ? 2 : 4;
 
-/// The parameters' gradients: sums over pixels or frames, which `cut` divides. The channels of a pack have
+/// The parameters' gradients: sums over pixels or frames, which the cut divides. The channels of a pack have
 /// the same moments. `weight` and `bias` are read with a ReLU alone.
 template <class Rows, class T, int V>
 __global__ void __launch_bounds__(block_threads, 2)
     row_norm_sums_kernel(Rows s, const T* g, const T* x, const float* weight, const float* bias,
-                         const RowMoments* moments, Cut cut, double2* partials, unsigned* finished,
-                         float* dweight, float* dbias) {
+                         const RowMoments* moments, RowSums sums, float* dweight, float* dbias) {
+  const Cut& cut = sums.cut;
   __shared__ Two shared[sums_of_block<V, Two>];
   const RowRange range(cut, V);
   LongSum<V> sum, products;
@@ -185,7 +185,8 @@ __global__ void __launch_bounds__(block_threads, 2)
   }
   const TileChannel channel(cut, V, range.thread);
   Two all;
-  if (!sum_over_tile(sum, products, cut, channel, range.thread, shared, partials, finished, all)) return;
+  if (!sum_over_tile(sum, products, cut, channel, range.thread, shared, sums.partials, sums.finished, all))
+    return;
   if (dbias != nullptr) dbias[channel.number] = static_cast<float>(all.first);
   dweight[channel.number] = static_cast<float>(all.second);
 }
@@ -194,15 +195,14 @@ __global__ void __launch_bounds__(block_threads, 2)
 template <class Rows>
 cudaError_t launch_row_norm_sums(DataType type, const Rows& rows, const void* g, const void* x,
                                  const float* weight, const float* bias, const RowMoments* moments,
-                                 const Cut& cut, double2* partials, unsigned* finished, float* dweight,
-                                 float* dbias, cudaStream_t stream) {
+                                 const RowSums& sums, float* dweight, float* dbias, cudaStream_t stream) {
+  const Cut& cut = sums.cut;
   const dim3 blocks(static_cast<unsigned>(cut.tiles), static_cast<unsigned>(cut.parts));
   const dim3 threads(static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty));
   return with_type(type, [&]<class T>(T) {
     const auto with = [&]<int V>() {
       LPSGD_LAUNCH((row_norm_sums_kernel<Rows, T, V>), blocks, threads, stream)
-      (rows, static_cast<const T*>(g), static_cast<const T*>(x), weight, bias, moments, cut, partials,
-       finished, dweight, dbias);
+      (rows, static_cast<const T*>(g), static_cast<const T*>(x), weight, bias, moments, sums, dweight, dbias);
     };
     if constexpr (pack_of<T> == 8) {
       if (cut.pack == 8) with.template operator()<8>();

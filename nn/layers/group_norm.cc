@@ -58,12 +58,8 @@ class GroupNormLayer final : public Layer {
     const OperatorWriter::Value normal = out.add(
         "InstanceNormalization", {grouped, each("one", 1), each("zero", 0)}, {{"epsilon", desc_.eps}});
     const OperatorWriter::Value image = out.add("Reshape", {normal, out.add("Shape", {out.input()})});
-    const auto parameter = [&](const char* suffix) {
-      const OperatorWriter::Value value = out.tensor(suffix);
-      return out.input_shape().size() == 3 ? out.add("Unsqueeze", {value, out.constant("pixel", {1, 2})})
-                                           : value;
-    };
-    out.output(out.add("Add", {out.add("Mul", {image, parameter("weight")}), parameter("bias")}));
+    out.output(
+        out.add("Add", {out.add("Mul", {image, out.feature_tensor("weight")}), out.feature_tensor("bias")}));
   }
 
  private:

@@ -36,10 +36,6 @@ class LayerNormLayer final : public Layer {
     // This version of the operators has no LayerNormalization. An image's channels are dimension 1.
     const bool is_image = out.input_shape().size() == 3;
     const OperatorWriter::Attributes over{{"axes", std::vector<std::int64_t>{is_image ? 1 : -1}}};
-    const auto parameter = [&](const char* suffix) {
-      const OperatorWriter::Value value = out.tensor(suffix);
-      return is_image ? out.add("Unsqueeze", {value, out.constant("pixel", {1, 2})}) : value;
-    };
     const OperatorWriter::Value centred =
         out.add("Sub", {out.input(), out.add("ReduceMean", {out.input()}, over)});
     const OperatorWriter::Value variance = out.add("ReduceMean", {out.add("Mul", {centred, centred})}, over);
@@ -47,8 +43,8 @@ class LayerNormLayer final : public Layer {
         out.constant("eps", {}, std::vector<float>{static_cast<float>(desc_.eps)});
     const OperatorWriter::Value deviation = out.add("Sqrt", {out.add("Add", {variance, eps})});
     const OperatorWriter::Value scaled =
-        out.add("Mul", {out.add("Div", {centred, deviation}), parameter("weight")});
-    out.output(desc_.bias ? out.add("Add", {scaled, parameter("bias")}) : scaled);
+        out.add("Mul", {out.add("Div", {centred, deviation}), out.feature_tensor("weight")});
+    out.output(desc_.bias ? out.add("Add", {scaled, out.feature_tensor("bias")}) : scaled);
   }
 
  private:

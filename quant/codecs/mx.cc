@@ -172,8 +172,8 @@ bool encode_mx(const CodecOptions& options, const CodingContext& context, const 
 }
 
 bool decode_mx(const CodecOptions& options, const CodingJob& job, bool adds) {
-  return with_mx<Lanes>(options_of<MxOptions>(options), [&](auto rules) {
-    using M = decltype(rules);
+  return with_mx_blocks<Lanes>(options_of<MxOptions>(options), [&](auto blocks) {
+    using M = decltype(blocks);
     return adds ? decode_buckets<M, true>(job) : decode_buckets<M, false>(job);
   });
 }

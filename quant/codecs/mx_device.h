@@ -35,13 +35,13 @@ LPSGD_HD std::int64_t mx_scale_bytes(std::int64_t m) {
   return (m + 4 * mx_block - 1) / (4 * mx_block) * 4;
 }
 
-/// The rules of an element type.
-template <class L, MxOptions::Element type, MxOptions::Rounding rounding>
-struct Mx : MxElement<type> {
+/// The scales and values of an element type.
+template <class L, MxOptions::Element type>
+struct MxBlocks : MxElement<type> {
+  using Lanes = L;
   using E = MxElement<type>;
   using F = typename L::F;
   using I = typename L::I;
-  static constexpr bool dithered = rounding == MxOptions::Rounding::stochastic;
   static constexpr std::int32_t largest_code = (1 << (E::bits - 1)) - 1;
   // Larger scales are never written. They decode to NaN, so that no code of any scale is infinite.
   static constexpr std::int32_t largest_scale = 253 - E::emax;
@@ -66,20 +66,6 @@ struct Mx : MxElement<type> {
   /// 1/X.
   LPSGD_HD static float inverse(std::int32_t scale) { return ScalarLanes::value((254 - scale) << 23); }
 
-  /// The code of v: v/X rounded to a neighbouring element; of zero no sign. `half` is the dither's.
-  LPSGD_HD static I code(F v, float inverse_of_scale, I half) {
-    const F y = magnitude<L>(v) * inverse_of_scale;
-    const I lowest = I{} + (E::emin + 127), of_y = L::bits(y) >> 23;
-    const I exponent = of_y > lowest ? of_y : lowest;
-    // In units of the last place of y's exponent, below 2^(mantissa + 1); exactly.
-    const F units = y * L::value((E::mantissa + 254 - exponent) << 23);
-    I whole;
-    if constexpr (dithered)
-      whole = L::round_by(units, L::dither(half));
-    else
-      whole = L::bits(units + 0x1p23f) - 0x4b000000;  // to nearest, ties to even
-    return with_sign<L>(v, ((exponent - lowest) << E::mantissa) + whole, E::bits);
-  }
   /// The element of a code, whose lanes may carry other bits above their own; times X, rounded once.
   LPSGD_HD static F value(I code, float x) {
     const I c = code & largest_code;
@@ -97,19 +83,47 @@ struct Mx : MxElement<type> {
   }
 };
 
-/// Calls body(Mx<L, ...>) of the options.
+/// With the rounding of values to codes.
+template <class Blocks, MxOptions::Rounding rounding>
+struct Mx : Blocks {
+  using L = typename Blocks::Lanes;
+  using E = typename Blocks::E;
+  using F = typename L::F;
+  using I = typename L::I;
+  static constexpr bool dithered = rounding == MxOptions::Rounding::stochastic;
+
+  /// The code of v: v/X rounded to a neighbouring element; of zero no sign. `half` is the dither's.
+  LPSGD_HD static I code(F v, float inverse_of_scale, I half) {
+    const F y = magnitude<L>(v) * inverse_of_scale;
+    const I lowest = I{} + (E::emin + 127), of_y = L::bits(y) >> 23;
+    const I exponent = of_y > lowest ? of_y : lowest;
+    // In units of the last place of y's exponent, below 2^(mantissa + 1); exactly.
+    const F units = y * L::value((E::mantissa + 254 - exponent) << 23);
+    I whole;
+    if constexpr (dithered)
+      whole = L::round_by(units, L::dither(half));
+    else
+      whole = L::bits(units + 0x1p23f) - 0x4b000000;  // to nearest, ties to even
+    return with_sign<L>(v, ((exponent - lowest) << E::mantissa) + whole, E::bits);
+  }
+};
+
+/// Calls body(MxBlocks<L, ...>()) of the options.
+template <class L, class Body>
+auto with_mx_blocks(const MxOptions& options, Body body) {
+  using enum MxOptions::Element;
+  if (options.element == e4m3) return body(MxBlocks<L, e4m3>());
+  if (options.element == e5m2) return body(MxBlocks<L, e5m2>());
+  return body(MxBlocks<L, e2m1>());
+}
+/// Calls body(Mx<MxBlocks<L, ...>, ...>()) of the options.
 template <class L, class Body>
 auto with_mx(const MxOptions& options, Body body) {
-  using Element = MxOptions::Element;
   using enum MxOptions::Rounding;
-  if (options.rounding == nearest) {
-    if (options.element == Element::e4m3) return body(Mx<L, Element::e4m3, nearest>());
-    if (options.element == Element::e5m2) return body(Mx<L, Element::e5m2, nearest>());
-    return body(Mx<L, Element::e2m1, nearest>());
-  }
-  if (options.element == Element::e4m3) return body(Mx<L, Element::e4m3, stochastic>());
-  if (options.element == Element::e5m2) return body(Mx<L, Element::e5m2, stochastic>());
-  return body(Mx<L, Element::e2m1, stochastic>());
+  return with_mx_blocks<L>(options, [&](auto blocks) {
+    using Blocks = decltype(blocks);
+    return options.rounding == nearest ? body(Mx<Blocks, nearest>()) : body(Mx<Blocks, stochastic>());
+  });
 }
 
 }  // namespace lpsgd

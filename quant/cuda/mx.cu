@@ -145,12 +145,7 @@ __global__ void __launch_bounds__(kThreads) error_mx_kernel(MxLaunch launch) {
 #pragma unroll
         for (int k = 0; k < kEach; ++k) v[k] -= q[k];
       }
-#pragma unroll
-      for (int k = 0; k < kEach; ++k) {
-        if (k >= left) continue;
-        own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
-        lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
-      }
+      add_squares(values, v, left, own, lost);
     }
     add_error(job.error, own, lost);
   });
@@ -195,7 +190,8 @@ void encode_mx(const Launch& launch, const CodecOptions& options, cudaStream_t s
 void decode_mx(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
   if (launch.pieces == 0) return;
   const MxLaunch own{launch, options_of<MxOptions>(options)};
-  with_mx<ScalarLanes>(own.options, [&](auto rules) { decode_with<decltype(rules)>(own, adds, stream); });
+  with_mx_blocks<ScalarLanes>(own.options,
+                              [&](auto blocks) { decode_with<decltype(blocks)>(own, adds, stream); });
 }
 
 }  // namespace

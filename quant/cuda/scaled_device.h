@@ -49,10 +49,7 @@ __global__ void __launch_bounds__(kThreads) error_kernel(LaunchFor<Rule> launch)
         for (int k = 0; k < kEach; ++k)
           v[0][k] = finite ? v[0][k] - rule.value(codes.code(k)) : canonical_nan();
       }
-      for (int k = 0; k < kEach && k < left; ++k) {
-        own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
-        lost += static_cast<double>(v[0][k]) * static_cast<double>(v[0][k]);
-      }
+      add_squares(values, v[0], left, own, lost);
     });
     add_error(job.error, own, lost);
   });

@@ -122,6 +122,18 @@ __device__ __forceinline__ T sum_of(T x, int width) {
   return x;
 }
 
+/// Adds to two sums of squares those of a lane's values and of their errors, of which `left`, up to eight,
+/// exist.
+__device__ __forceinline__ void add_squares(const float* values, const float* errors, int left, double& own,
+                                            double& lost) {
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (k >= left) continue;
+    own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
+    lost += static_cast<double>(errors[k]) * static_cast<double>(errors[k]);
+  }
+}
+
 /// Adds the warp's sums of squares to a job's two. All lanes call it.
 __device__ __forceinline__ void add_error(double* error, double own, double lost) {
   own = sum_of(own, kWarp);

@@ -47,11 +47,10 @@ def usual_options(kind):
 def short(codec):
     """qsgd4, or the kind where it has its usual options; for what has no name, its options less the usual ones."""
     options = codec.strip("{}").split(", ")
-    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree", "rounding: stochastic"}
-    without_feedback = ("kind: qsgd", "kind: dynamic8", "kind: mx")
-    usual.add(f"error_feedback: {'false' if options[0] in without_feedback else 'true'}")
-    text = "{" + ", ".join(option for option in options if option not in usual) + "}"
     kind = options[0].removeprefix("kind: ")
+    left_out = ("norm", "levels", "type", "rounding", "error_feedback")
+    usual = [option for option in usual_options(kind).strip("{}").split(", ") if option.split(":")[0] in left_out]
+    text = "{" + ", ".join(option for option in options if option not in usual) + "}"
     otherwise = kind if codec == usual_options(kind) else text
     return next((name for name, known in CODECS.items() if known.config == text), otherwise)
 
