@@ -3,8 +3,11 @@
 // only slow convolutions for O-H-W-I weights. The weights' gradient is reordered back.
 #include <algorithm>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "nn/cpu/context.h"
 #include "nn/cpu/im2col_products.h"
 #include "nn/cpu/winograd_conv.h"
@@ -32,6 +35,18 @@ bool rowwise_is_profitable(const Binding& b, const ConvDesc& desc) {
   constexpr std::int64_t min_bytes = std::int64_t{4} << 20, min_channels = 64;
   return !desc.bias && !b.relu && b.training && std::min(b.shape[2], b.inputs[0].shape[2]) >= min_channels &&
          b.elements() * static_cast<std::int64_t>(sizeof(float)) >= min_bytes;
+}
+
+/// oneDNN 2.6's strided 1x1 convolutions need a scratchpad for rows of input pixels. It is too small for
+/// fewer channels than a vector has: they write behind it, and into each other's with several threads.
+template <class Descriptor>
+Descriptor avoid_strided_1x1(Descriptor chosen, const ConvDesc& desc, std::int64_t channels) {
+  constexpr std::int64_t longest_vector = 16;
+  const bool strided = desc.stride.h > 1 || desc.stride.w > 1;
+  if (desc.kernel.h * desc.kernel.w > 1 || !strided || channels >= longest_vector) return chosen;
+  while (std::string_view(chosen.impl_info_str()).find("1x1") != std::string_view::npos)
+    if (!chosen.next_impl()) throw DeviceError("oneDNN has no usable convolution of one pixel with a stride");
+  return chosen;
 }
 
 /// The primitives of one layer. `data` is empty if the gradient of the input is not needed, and `gradient` if
@@ -127,16 +142,19 @@ class ConvOp final : public Op {
     const dnnl::primitive_attr attr = user_scratchpad();
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const auto kind = b_.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
+    const auto safe = [&](auto chosen) {
+      return avoid_strided_1x1(std::move(chosen), desc, in.shape[2] / desc.groups);
+    };
     Plan plan;
-    plan.forward = Forward::primitive_desc({kind, algorithm, src, any, bias, dst, stride, pad, pad_r},
-                                           user_scratchpad(b_.relu), engine);
+    plan.forward = safe(Forward::primitive_desc({kind, algorithm, src, any, bias, dst, stride, pad, pad_r},
+                                                user_scratchpad(b_.relu), engine));
     if (!b_.training) return plan;
     if (!products_)
-      plan.gradient = BackwardWeights::primitive_desc(
-          {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, engine, plan.forward);
+      plan.gradient = safe(BackwardWeights::primitive_desc(
+          {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, engine, plan.forward));
     if (in.gradient)
-      plan.data = BackwardData::primitive_desc({algorithm, src, any, dst, stride, pad, pad_r}, attr, engine,
-                                               plan.forward);
+      plan.data = safe(BackwardData::primitive_desc({algorithm, src, any, dst, stride, pad, pad_r}, attr,
+                                                    engine, plan.forward));
     return plan;
   }
 
