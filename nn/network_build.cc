@@ -188,7 +188,11 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   Step step(backend->stream());
   step.name = node.name;
   if (planned.output != planned.node) step.name += "+" + graph.nodes[planned.output].name;
-  step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
+  try {
+    step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
+  } catch (const LayerError& e) {
+    config::fail(node.origin, fmt::format("layer '{}'", node.name), e.what());
+  }
   step.has_backward = planned.has_backward;
   step.recomputed = planned.recomputed;
   // A shared tensor's gradient is final behind its owner, which comes later in backward.

@@ -195,7 +195,10 @@ bool Context::measure(PlanSearch& search, const std::string& name, const std::fu
 }
 
 Terms terms_of(const std::vector<const void*>& pointers) {
-  require(pointers.size() <= static_cast<std::size_t>(max_terms), "a launch adds up to 64 arrays");
+  if (pointers.size() > static_cast<std::size_t>(max_terms))
+    throw DeviceError(
+        fmt::format("the output of a layer is read by {} others; on a GPU gradients of at most {} are added",
+                    pointers.size(), max_terms));
   Terms out;
   for (const void* p : pointers) out.at[out.count++] = p;
   return out;

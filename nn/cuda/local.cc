@@ -1,4 +1,6 @@
 // Pooling, local response normalisation, dropout and embedding: the operations that launch their kernels.
+#include <fmt/format.h>
+
 #include "core/error.h"
 #include "nn/cuda/context.h"
 
@@ -25,7 +27,10 @@ class PoolOp final : public Op {
               .max = d.kind == PoolDesc::Kind::max,
               .count_pad = d.count_pad,
               .out_stride = small(b.row_stride())};
-    require(d.kernel.h * d.kernel.w <= max_pool_window, "a pooling window has at most 65536 values");
+    if (shape_.max && b.training && d.kernel.h * d.kernel.w > max_pool_window)
+      throw DeviceError(
+          fmt::format("max pooling over windows of {} pixels cannot be trained on a GPU; it takes at most {}",
+                      d.kernel.h * d.kernel.w, max_pool_window));
     if (shape_.max && b.training) place_ = context.array<PoolPlace>(b.elements());
   }
   void forward(const Pass&) override {

@@ -41,6 +41,10 @@ class BatchNormLayer final : public Layer {
   bool can_recompute() const override { return true; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
+    if (binding.training && binding.batch * elements_ == channels_)
+      throw LayerError(
+          "a training pass has one value of each channel, so the output would not depend on the input; give "
+          "each rank and micro-batch several samples");
     return backend.batch_norm(binding, desc_);
   }
   void write_operators(OperatorWriter& out) const override {

@@ -26,6 +26,8 @@ class DenseLayer final : public Layer {
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
     init_.check();
+    if (weight_of_ != "none" && init_.deviation > 0)
+      throw LayerError("init_deviation has no effect beside weight_of: give it to the embedding");
     if (in.size() > 2)
       throw LayerError(fmt::format("takes a flat input, got {}; put a flatten before it", shape_text(in)));
     features_ = in.back();

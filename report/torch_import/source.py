@@ -69,7 +69,10 @@ def load_weights(module, path):
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
     ):
         raise UserError(f"--weights {path}: holds no state dict")
-    while prefix := next((p for p in PREFIXES if state and all(n.startswith(p) for n in state)), None):
+    names = module.state_dict().keys()  # a network may have a child of a wrapper's name itself
+    while names.isdisjoint(state) and (
+        prefix := next((p for p in PREFIXES if state and all(n.startswith(p) for n in state)), None)
+    ):
         state = {name[len(prefix) :]: value for name, value in state.items()}
     try:
         module.load_state_dict(state)

@@ -264,6 +264,9 @@ TEST(NetworkSpec, SharedWeights) {
 
   EXPECT_EQ(error_of(text("{dense: f, units: 9, weight_of: g}")),
             "net.yaml:3:87: f.weight_of: there is no layer 'g' here, did you mean 'e'?");
+  EXPECT_EQ(
+      error_of(text("{dense: f, units: 9, weight_of: e, init_deviation: 0.02}")),
+      "net.yaml:3:55: layer 'f': init_deviation has no effect beside weight_of: give it to the embedding");
   EXPECT_EQ(error_of(text("{dense: f, units: 9, weight_of: in}")),
             "net.yaml:3:55: layer 'f': takes the weight of 'in', but only an embedding's can be shared");
   EXPECT_EQ(error_of(text("{dense: d, units: 4}, {dense: f, units: 9, weight_of: d}")),

@@ -146,6 +146,24 @@ TEST(Network, InitialWeightsMayBeUniformInARange) {
   }
 }
 
+TEST(Network, ABatchNormNeedsSeveralValuesOfAChannel) {
+  const std::string text =
+      "input: [6, 6, 3]\nclasses: 7\nlayers:\n  - flatten\n  - {dense: d, units: 8}\n  - {batch_norm: b}\n"
+      "  - {dense: fc, units: 7}\n";
+  try {
+    Network(spec_of(text), {.batch = 1});
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "net.yaml:6:5: layer 'b': a training pass has one value of each channel, so the output would "
+        "not depend on the input; give each rank and micro-batch several samples");
+  }
+  Network(spec_of(text), {.batch = 1, .inference_only = true});
+  Network(spec_of(text), {.batch = 2});
+  Network(spec_of(small), {.batch = 1});
+}
+
 TEST(Network, MetricsCountRanksAndValidSamples) {
   // The network is the identity on six features, so inputs are scores.
   Network network(spec_of("input: [6]\nclasses: 6\nlayers: [{dense: fc, units: 6, bias: false}]"),

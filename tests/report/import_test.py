@@ -204,6 +204,30 @@ class Net(nn.Module):
         self.assertEqual(status, 2)
         self.assertIn('d.pt: Missing key(s) in state_dict: "fc.bias".', err)
 
+    def test_weights_of_a_child_with_a_wrappers_name(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
+
+    def forward(self, x):
+        return self.module(x)
+
+
+def make():
+    return Net()
+"""
+        found = {}
+        exec(text, found)  # noqa: S102
+        torch.manual_seed(9)
+        state = found["make"]().state_dict()
+        for prefix in ("", "module."):
+            torch.save({prefix + name: value for name, value in state.items()}, self.root / "c.pt")
+            self.imported(text, "--input", "1,9,8", "--weights", self.root / "c.pt", out="net" + prefix)
+            loaded = load(self.root / ("net" + prefix) / "weights.safetensors")
+            self.assertTrue((loaded["module.1.weight"] == state["module.1.weight"].numpy()).all())
+
     def test_buffers_that_decide(self):
         text = HEAD + """
 class Net(nn.Module):
