@@ -55,17 +55,24 @@ std::unique_ptr<Transport> make_block_transport(Transport& all, int first, int s
   return std::make_unique<BlockTransport>(all, first, size);
 }
 
-Block block_of(Transport& all, int ranks) {
+void check_block_size(std::int64_t size, int ranks, std::string_view key) {
+  if (size > 0 && ranks % size != 0)
+    throw ConfigError(fmt::format("{}: {} ranks cannot be divided into blocks of {}", key, ranks, size));
+}
+
+Block block_of(Transport& all, int ranks, std::string_view key) {
+  check_block_size(ranks, all.size(), key);
   const Block mine = ranks > 0 ? Block{all.rank() / ranks * ranks, ranks}
                                : Block{all.rank() - all.local_rank(), all.local_size()};
   const std::vector<Block> blocks = all.all_gather(mine);
   for (int r = 0; r < all.size(); ++r) {
     const Block& block = blocks[static_cast<std::size_t>(r)];
     if (block.size != mine.size || block.first != r / mine.size * mine.size || all.size() % mine.size != 0)
-      throw ConfigError(fmt::format(
-          "sync.ranks_per_block: node needs machines with equally many consecutive ranks, but rank "
-          "{} is one of {} from rank {} on; give a number",
-          r, block.size, block.first));
+      throw ConfigError(
+          fmt::format("{}: node needs machines with equally many consecutive ranks, but rank {} is one of {} "
+                      "from rank {} "
+                      "on; give a number",
+                      key, r, block.size, block.first));
   }
   return mine;
 }

@@ -39,14 +39,15 @@ class CodecClock {
 /// What the exchange and its coder share.
 struct ExchangeShared {
   Transport& transport;
+  RankBlocks blocks = {};
   std::vector<ExchangeTensor> tensors = {};
   std::uint32_t seed = 1;
   std::uint32_t step = 0;
   int first_rank = 0;  // see ExchangeOptions
   bool measure_error = false;
   CodecClock clock = {};
-  std::uint64_t bytes_sent = 0;  // of this step
-  std::size_t next_sum = 0;      // the unit whose all-reduce is next: all ranks call them in one order
+  std::uint64_t bytes_sent = 0, bytes_between = 0;  // of this step; those to other blocks
+  std::size_t next_sum = 0;  // the unit whose all-reduce is next: all ranks call them in one order
   std::unique_ptr<ExchangeTrace> trace = {};  // nullptr without ExchangeOptions::trace
 
   CodingContext context(int round) const {
@@ -73,20 +74,30 @@ class UnitCoder {
   virtual bool free() const = 0;
   virtual void start(NumberedUnit unit) = 0;
 
-  // The unit's messages, in memory that the transport reads and writes.
-  virtual std::span<std::byte> outgoing(int owner) = 0;  // round 1, the own part included
-  virtual std::span<std::byte> incoming(int rank) = 0;   // round 1, of another rank
+  // The unit's messages, in memory that the transport reads and writes. Owners have the numbers of
+  // RankBlocks; without blocks each rank is a block.
+  virtual std::span<std::byte> outgoing(int owner) = 0;  // round 1, of owners at the own place
+  virtual std::span<std::byte> incoming(int block) = 0;  // round 1, of another block
   virtual std::span<std::byte> mean(int owner) = 0;      // round 2
+  // Only with blocks.
+  virtual std::span<std::byte> share(int place) = 0;           // float32, of all owners at a place
+  virtual std::span<std::byte> incoming_share(int place) = 0;  // the same, of another rank of the block
+  virtual std::span<std::byte> means(int place) = 0;           // round 2, of all owners at a place
 
-  /// How many owners one encode() or decode() should cover: 1, or all that remain.
+  /// How many owners one encode() or decode() should cover, or places one divide(): 1, or all that remain.
   virtual int owners_at_once() const = 0;
-  /// This rank's gradient of these owners' segments, into outgoing().
+  /// Only with blocks: this rank's gradient of the owners at these places, into share().
+  virtual void divide(std::span<const int> places) = 0;
+  /// Only with blocks: the mean of the block's gradients of owners at the own place, which encode() then
+  /// encodes.
+  virtual void sum() = 0;
+  /// This rank's gradient (or the block's mean) of these owners' segments, into outgoing().
   virtual void encode(std::span<const int> owners) = 0;
   /// The contributions to the own segments, in incoming() and the own outgoing(), into the own mean().
   virtual void reduce() = 0;
   /// mean() of these owners into the gradient.
   virtual void decode(std::span<const int> owners) = 0;
-  /// Whether the result of the last encode(), reduce() or pack() may be sent.
+  /// Whether the result of the last divide(), encode(), reduce() or pack() may be sent.
   virtual bool ready() const = 0;
 
   // Without owners, for all-reduces.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "comm/coder.h"
@@ -94,25 +95,47 @@ class CpuCoder final : public Coder {
     job.bytes = bytes;
     return job;
   }
-  float* residual1(const Segment& s) {
+  /// Of a segment of an owner in this block.
+  float* residual1(const Segment& s, int block) {
     Buffer<float>& kept = kept_[s.tensor].residual1;
-    return kept.empty() ? nullptr : kept.data() + s.first;
+    if (kept.empty()) return nullptr;
+    return kept.data() + s.first + shared_.tensors[s.tensor].residual1_shift[static_cast<std::size_t>(block)];
   }
   float* residual2(const Segment& s) {
     Buffer<float>& kept = kept_[s.tensor].residual2;
     return kept.empty() ? nullptr : kept.data() + (s.first - shared_.tensors[s.tensor].own.first);
   }
 
-  bool encode(const Segment& s, std::byte* out) {
-    const ExchangeTensor& tensor = shared_.tensors[s.tensor];
+  /// The gradient as float32. Returns whether it is finite.
+  bool copy(const Segment& s, std::byte* out) {
+    stage(s.tensor);
+    CodingJob job = float32_.job(0, s.n);
+    job.values = values(s.tensor) + s.first;
+    job.bytes = out;
+    return float32_.encode(job, {});
+  }
+  /// The mean of such copies.
+  void sum(const Segment& s, std::span<const std::byte* const> copies, float* out) {
+    CodingJob job = float32_.job(0, s.n);
+    job.contributions = copies.data();
+    job.ranks = static_cast<std::int32_t>(copies.size());
+    job.bytes = reinterpret_cast<std::byte*>(out);
+    float32_.reduce(job, {});
+  }
+  /// This rank's gradient, for an owner in this block.
+  bool encode(const Segment& s, int block, std::byte* out) {
     stage(s.tensor);
     float* v = values(s.tensor) + s.first;
-    if (tensor.untouched) return check_values(v, s.n);
+    if (shared_.tensors[s.tensor].untouched) return check_values(v, s.n);
+    return encode(s, block, v, stage_table(s.tensor), out);
+  }
+  /// Other values; without a table it is made of them.
+  bool encode(const Segment& s, int block, const float* v, const std::byte* table, std::byte* out) {
     CodingJob job = job_of(s, out);
     job.values = v;
-    job.residual = residual1(s);
-    job.table = stage_table(s.tensor);
-    return tensor.codec->encode(job, shared_.context(1));
+    job.residual = residual1(s, block);
+    job.table = table;
+    return shared_.tensors[s.tensor].codec->encode(job, shared_.context(1));
   }
   bool decode(const Segment& s, std::byte* in) {
     const ExchangeTensor& tensor = shared_.tensors[s.tensor];
@@ -128,12 +151,11 @@ class CpuCoder final : public Coder {
     job.residual = residual2(s);
     return shared_.tensors[s.tensor].codec->reduce(job, shared_.context(2));
   }
-  /// With measure_error: adds what coding lost. Call it after `s` was encoded into `record` and before its
-  /// mean is decoded. It takes a pass over the gradient and, without error feedback, a decoding.
-  void measure_error(const Segment& s, std::byte* record) {
+  /// With measure_error: adds what coding lost. Call it after `own` was encoded into `record` and before its
+  /// mean is decoded. It takes a pass over the values and, without error feedback, a decoding.
+  void measure_error(const Segment& s, int block, const float* own, std::byte* record) {
     if (!shared_.measure_error || shared_.tensors[s.tensor].untouched) return;
-    const float* own = values(s.tensor) + s.first;
-    const float* residual = residual1(s);
+    const float* residual = residual1(s, block);
     const auto n = static_cast<std::size_t>(s.n);
     if (residual == nullptr) {
       if (decoded_.size() < n) decoded_ = Buffer<float>(n);
@@ -180,6 +202,7 @@ class CpuCoder final : public Coder {
   }
 
   ExchangeShared& shared_;
+  const Codec float32_{CodecSpec{}, 1};
   std::vector<CpuTensor> kept_;
   std::vector<CodingError> errors_;
   Buffer<float> decoded_;
@@ -192,17 +215,28 @@ class CpuUnitCoder final : public UnitCoder {
   CpuUnitCoder(CpuCoder& coder, std::span<const NumberedUnit> units)
       : coder_(coder),
         shared_(coder.shared()),
-        rank_(shared_.transport.rank()),
-        ranks_(shared_.transport.size()),
-        contributions_(static_cast<std::size_t>(ranks_)) {
-    std::size_t bytes = 0, own = 0;
+        blocks_(shared_.blocks),
+        block_(blocks_.block_of(shared_.transport.rank())),
+        place_(blocks_.place_of(shared_.transport.rank())),
+        count_(blocks_.count()),
+        own_(blocks_.owner_of(shared_.transport.rank())) {
+    std::size_t bytes = 0, encoded = 0, own = 0;
+    std::int64_t values = 0, summed = 0;
     for (const NumberedUnit& u : units) {
       bytes = std::max(bytes, u.unit->bytes());
-      if (u.unit->owners() == ranks_) own = std::max(own, u.unit->message_bytes(rank_));
+      encoded =
+          std::max(encoded, has_blocks() ? u.unit->message_bytes(first_owner(), count_) : u.unit->bytes());
+      if (u.unit->owners() == blocks_.ranks) own = std::max(own, u.unit->message_bytes(own_));
+      if (!has_blocks()) continue;
+      values = std::max(values, count_values(u.unit->segments));
+      summed = std::max(summed, u.unit->values[static_cast<std::size_t>(place_)]);
     }
-    outgoing_ = Buffer<std::byte>(bytes);
+    outgoing_ = Buffer<std::byte>(encoded);
     means_ = Buffer<std::byte>(bytes);
-    incoming_ = Buffer<std::byte>(own * static_cast<std::size_t>(ranks_ - 1));
+    incoming_ = Buffer<std::byte>(own * static_cast<std::size_t>(count_ - 1));
+    shares_ = Buffer<float>(static_cast<std::size_t>(values));
+    incoming_shares_ = Buffer<float>(static_cast<std::size_t>(summed * (blocks_.size - 1)));
+    mean_of_block_ = Buffer<float>(static_cast<std::size_t>(summed));
   }
 
   bool free() const override { return true; }
@@ -210,36 +244,88 @@ class CpuUnitCoder final : public UnitCoder {
     unit_ = unit.unit;
     number_ = unit.number;
   }
-  std::span<std::byte> outgoing(int owner) override { return unit_->message_of(owner, outgoing_); }
+  std::span<std::byte> outgoing(int owner) override {
+    const std::size_t before = has_blocks() ? unit_->message[static_cast<std::size_t>(first_owner())] : 0;
+    return outgoing_.view().subspan(unit_->message[static_cast<std::size_t>(owner)] - before,
+                                    unit_->message_bytes(owner));
+  }
   std::span<std::byte> mean(int owner) override { return unit_->message_of(owner, means_); }
-  std::span<std::byte> incoming(int rank) override {
-    const std::size_t own = unit_->message_bytes(rank_);
-    return incoming_.view().subspan(own * static_cast<std::size_t>(rank < rank_ ? rank : rank - 1), own);
+  std::span<std::byte> means(int place) override {
+    return unit_->message_of(blocks_.first_owner(place), means_, count_);
+  }
+  std::span<std::byte> incoming(int block) override {
+    const std::size_t own = unit_->message_bytes(own_);
+    return incoming_.view().subspan(own * static_cast<std::size_t>(block < block_ ? block : block - 1), own);
+  }
+  std::span<std::byte> share(int place) override {
+    const std::vector<std::int64_t>& values = unit_->values;
+    const auto at = std::accumulate(values.begin(), values.begin() + place, std::int64_t{0});
+    return std::as_writable_bytes(shares_.view().subspan(
+        static_cast<std::size_t>(at), static_cast<std::size_t>(values[static_cast<std::size_t>(place)])));
+  }
+  std::span<std::byte> incoming_share(int place) override {
+    const auto n = static_cast<std::size_t>(unit_->values[static_cast<std::size_t>(place_)]);
+    return std::as_writable_bytes(
+        incoming_shares_.view().subspan(n * static_cast<std::size_t>(place < place_ ? place : place - 1), n));
   }
   int owners_at_once() const override { return 1; }
   bool ready() const override { return true; }
 
+  // Copies say nothing about the codec's speed.
+  void divide(std::span<const int> places) override {
+    for (const int place : places) {
+      std::byte* const to = share(place).data();
+      coded(CodecClock::Work::encode, 0, 1, [&] {
+        for (const Segment& s : unit_->owned_by(blocks_.first_owner(place), count_))
+          if (!coder_.copy(s, to + value_bytes(s))) shared_.tensors[s.tensor].own_finite = false;
+      });
+    }
+  }
+
+  void sum() override {
+    contributions_.resize(static_cast<std::size_t>(blocks_.size));
+    coded(CodecClock::Work::decode, 0, 1, [&] {
+      for (const Segment& s : unit_->owned_by(first_owner(), count_)) {
+        for (int place = 0; place < blocks_.size; ++place)
+          contributions_[static_cast<std::size_t>(place)] =
+              (place == place_ ? share(place) : incoming_share(place)).data() + value_bytes(s);
+        coder_.sum(s, contributions_, mean_of_block_.data() + s.value);
+      }
+    });
+  }
+
   void encode(std::span<const int> owners) override {
     for (const int owner : owners) {
       const std::span<const Segment> segments = unit_->owned_by(owner);
+      const int block = owner % count_;
       std::byte* message = outgoing(owner).data();
       coded(CodecClock::Work::encode, count_values(segments), 1, [&] {
-        for (const Segment& s : segments)
-          if (!coder_.encode(s, message + s.at)) shared_.tensors[s.tensor].own_finite = false;
+        for (const Segment& s : segments) {
+          ExchangeTensor& tensor = shared_.tensors[s.tensor];
+          if (!has_blocks()) {
+            if (!coder_.encode(s, block, message + s.at)) tensor.own_finite = false;
+          } else if (!coder_.encode(s, block, mean_of_block_.data() + s.value, nullptr, message + s.at)) {
+            tensor.mean_finite = false;  // whose gradient it was divide() has seen
+          }
+        }
       });
-      for (const Segment& s : segments) coder_.measure_error(s, message + s.at);
+      for (const Segment& s : segments)
+        coder_.measure_error(
+            s, block, has_blocks() ? mean_of_block_.data() + s.value : coder_.values(s.tensor) + s.first,
+            message + s.at);
     }
   }
 
   void reduce() override {
-    const std::span<const Segment> segments = unit_->owned_by(rank_);
-    std::byte* message = mean(rank_).data();
-    coded(CodecClock::Work::reduce, count_values(segments), ranks_, [&] {
+    const std::span<const Segment> segments = unit_->owned_by(own_);
+    std::byte* message = mean(own_).data();
+    contributions_.resize(static_cast<std::size_t>(count_));
+    coded(CodecClock::Work::reduce, count_values(segments), count_, [&] {
       for (const Segment& s : segments) {
         if (shared_.tensors[s.tensor].untouched) continue;
-        for (int r = 0; r < ranks_; ++r)
-          contributions_[static_cast<std::size_t>(r)] =
-              (r == rank_ ? outgoing(r) : incoming(r)).data() + s.at;
+        for (int block = 0; block < count_; ++block)
+          contributions_[static_cast<std::size_t>(block)] =
+              (block == block_ ? outgoing(own_) : incoming(block)).data() + s.at;
         coder_.reduce(s, contributions_, message + s.at);
       }
     });
@@ -273,7 +359,7 @@ class CpuUnitCoder final : public UnitCoder {
   }
   void unpack() override {
     coded(CodecClock::Work::decode, count_values(unit_->segments), 1, [&] {
-      const float scale = 1.0f / static_cast<float>(ranks_);
+      const float scale = 1.0f / static_cast<float>(blocks_.ranks);
       const float* from = packed_;
       for (const Segment& s : unit_->segments) {
         ExchangeTensor& tensor = shared_.tensors[s.tensor];
@@ -294,6 +380,12 @@ class CpuUnitCoder final : public UnitCoder {
   }
 
  private:
+  bool has_blocks() const { return blocks_.size > 1; }
+  int first_owner() const { return blocks_.first_owner(place_); }
+  static std::size_t value_bytes(const Segment& s) {
+    return static_cast<std::size_t>(s.value) * sizeof(float);
+  }
+
   /// Runs `body`, which codes `values` values of the unit.
   template <class Body>
   void coded(CodecClock::Work work, std::int64_t values, int ranks, Body body) {
@@ -314,8 +406,12 @@ class CpuUnitCoder final : public UnitCoder {
 
   CpuCoder& coder_;
   ExchangeShared& shared_;
-  const int rank_, ranks_;
-  Buffer<std::byte> outgoing_, incoming_, means_;  // by owner; by rank; by owner
+  const RankBlocks blocks_;
+  const int block_, place_;
+  const int count_, own_;                          // owners at this place; this rank as an owner
+  Buffer<std::byte> outgoing_, incoming_, means_;  // by owner; by block; by owner
+  Buffer<float> shares_, incoming_shares_;         // by place
+  Buffer<float> mean_of_block_;                    // of the owners at this place
   Buffer<float> sums_;
   float* packed_ = nullptr;
   std::vector<const std::byte*> contributions_;

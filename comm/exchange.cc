@@ -38,6 +38,10 @@ std::int64_t agreed_pack_bytes(const ExchangeOptions& options, Transport& transp
   return *std::min_element(all.begin(), all.end());
 }
 
+int blocks_of(const ExchangeOptions& options) {
+  return options.collective == Collective::hierarchical ? options.ranks_per_block : 1;
+}
+
 }  // namespace
 
 Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
@@ -46,12 +50,15 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
     : options_(options),
       order_(by_part(std::move(announce_order), options.parts)),
       shared_(new ExchangeShared{.transport = transport,
+                                 .blocks = {transport.size(), blocks_of(options)},
                                  .seed = options.seed,
                                  .first_rank = options.first_rank,
                                  .measure_error = options.measure_error}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes.value_or(0) >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
+  require(shared_->blocks.size > 0 && transport.size() % shared_->blocks.size == 0,
+          "blocks of ranks have the same size");
   std::vector<std::size_t> announced = order_;
   std::sort(announced.begin(), announced.end());
   for (std::size_t t = 0; t < announced.size(); ++t)
@@ -59,14 +66,15 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   require(announced.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
 
-  PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport),
+  const int ranks = transport.size();
+  PlanOptions plan{shared_->blocks, options.chunk_bytes, agreed_pack_bytes(options, transport),
                    options.parts};
   // The buffers of a unit have room for the messages of all ranks.
-  plan.chunk_bytes = std::min(plan.chunk_bytes, std::max(least_chunk, largest_unit / plan.owners));
-  if (options.collective != Collective::reduce_broadcast) {
-    if (options.collective == Collective::simulated) plan.simulated_owners = plan.owners;
-    plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
-    plan.owners = 1;
+  plan.chunk_bytes = std::min(plan.chunk_bytes, std::max(least_chunk, largest_unit / ranks));
+  if (!has_owners(options.collective)) {
+    if (options.collective == Collective::simulated) plan.simulated_owners = ranks;
+    plan.chunk_bytes *= ranks;  // no owners: units are contiguous and of the same size
+    plan.owners = {};
   }
   // A rank without memory for its part ends all of them with its error, which the caller's next collective
   // would not.
@@ -87,9 +95,8 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
 
 void Exchange::make_units() {
   Transport& transport = shared_->transport;
-  // queue_unit() works on three units at a time.
   const int in_flight =
-      transport.ordered() ? std::max(3, options_.units_in_flight) : options_.units_in_flight;
+      transport.ordered() ? std::max(queued_at_once(), options_.units_in_flight) : options_.units_in_flight;
   const auto slots = std::min(static_cast<std::size_t>(in_flight), plan_.size());
   // A unit in flight has one message of each round to and from each other rank.
   transport.reserve(4 * slots);
@@ -130,8 +137,8 @@ void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vec
           "exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} has "
           "codec {}; allowed with it: reduce_broadcast, simulated",
           info.name, to_text(codecs[t])));
-    shared_->tensors.push_back(make_exchange_tensor(info, codecs[t], t, transport.rank(), transport.size(),
-                                                    options_.collective == Collective::reduce_broadcast));
+    shared_->tensors.push_back(make_exchange_tensor(info, codecs[t], t, transport.rank(), shared_->blocks,
+                                                    has_owners(options_.collective)));
     shared_->tensors.back().gradient = gradients.data() + info.offset;
   }
 }
@@ -196,7 +203,7 @@ void Exchange::release() {
   require(submitted_ == part_.end, "release() before every tensor was submitted");
   released_ = true;
   if (shared_->transport.ordered()) {
-    queue_units(part_.last_unit + 2);
+    queue_units(part_.last_unit + static_cast<std::size_t>(queued_at_once()) - 1);
     coder_->end_step(0);
     step_bytes_ = shared_->transport.bytes_sent() - step_bytes_;
     step_messages_ = shared_->transport.messages_sent() - step_messages_;
@@ -218,8 +225,7 @@ void Exchange::finish() {
   }
   open_ = false;
   rethrow_failure();
-  stats_.bytes_sent += shared_->bytes_sent;
-  ++parts_[turn_].exchanges;
+  count_step();
   coder_->joined();
 }
 
@@ -230,12 +236,17 @@ bool Exchange::can_capture() const {
 void Exchange::launched() {
   if (open_) {  // the graph was captured in an earlier step, whose finish() counted only that step's bytes
     require(submitted_ == part_.begin, "a step that has begun otherwise is launched");
-    stats_.bytes_sent += shared_->bytes_sent;
-    ++parts_[turn_].exchanges;
+    count_step();
     shared_->transport.launched(step_bytes_, step_messages_);
     open_ = false;
   }
   coder_->launched();
+}
+
+void Exchange::count_step() {
+  stats_.bytes_sent += shared_->bytes_sent;
+  stats_.bytes_between += shared_->bytes_between;
+  ++parts_[turn_].exchanges;
 }
 
 void Exchange::rethrow_failure() {
@@ -267,16 +278,17 @@ void Exchange::take_errors(std::span<CodingError> sums) {
   require(!open_ && shared_->measure_error && sums.size() == shared_->tensors.size(),
           "take_errors() needs measure_error, one sum per tensor and no open step");
   coder_->take_errors(sums);
-  const int rank = shared_->transport.rank(), ranks = shared_->transport.size();
+  const bool counts_bytes = shared_->transport.rank() == 0;
   for (Part& part : parts_) {
     const std::int64_t exchanges = std::exchange(part.exchanges, 0);
-    const auto copies = static_cast<std::uint64_t>(rank == 0 ? exchanges * 2 * (ranks - 1) : 0);
     for (std::size_t i = part.begin; i < part.end; ++i) {
       const ExchangeTensor& tensor = shared_->tensors[order_[i]];
       CodingError& sum = sums[order_[i]];
       sum.exchanges += exchanges;
       if (tensor.codec->spec().is_none()) sum.float32 += exchanges;
-      sum.bytes += copies * tensor.wire_bytes;
+      if (counts_bytes)
+        sum.bytes += static_cast<std::uint64_t>(exchanges) *
+                     exchanged_bytes(shared_->blocks, tensor.wire_bytes, tensor.info.elements);
     }
   }
 }
@@ -289,7 +301,7 @@ NonFinite Exchange::check_finite(bool before) {
   const auto tensors = static_cast<std::int64_t>(shared_->tensors.size());
   std::int64_t lowest = tensors;
   // With other collectives means differ between ranks, or are not guaranteed to be equal.
-  bool known_to_all = options_.collective == Collective::reduce_broadcast;
+  bool known_to_all = has_owners(options_.collective);
   for (std::int64_t t = tensors - 1; t >= 0; --t) {
     const ExchangeTensor& tensor = shared_->tensors[static_cast<std::size_t>(t)];
     const bool carried = tensor.codec->carries_non_finite();
@@ -319,6 +331,10 @@ NonFinite Exchange::check_finite(bool before) {
   const std::vector<double> finite = shared_->transport.all_gather(tensor.own_finite ? 1.0 : 0.0);
   const auto culprit = std::find(finite.begin(), finite.end(), 0.0);
   return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
+}
+
+ResidualLayout Exchange::residual_layout() const {
+  return {shared_->blocks, has_owners(options_.collective)};
 }
 
 std::vector<ResidualSizes> Exchange::residual_sizes() const {

@@ -6,6 +6,11 @@
 // all. Every rank, the owner too, decodes the same bytes into its gradient, so replicas stay identical bit
 // for bit. Large tensors are cut into chunks, small ones are packed; neither changes a bit of the result.
 //
+// With Collective::hierarchical ranks are in blocks, as those of a machine. In each block the rank at an
+// owner's place stands for the block: it adds the gradients of the block's ranks as float32, encodes their
+// mean in round 1, and hands the owner's mean of round 2 on to the block. So between blocks one encoded copy
+// of a block travels each way instead of one of each rank.
+//
 // Over a transport that queues messages on a stream (Transport::ordered, NCCL), submit() queues coding and
 // messages on the caller's thread. Over the others, where the host moves the messages, a communication thread
 // does both.
@@ -24,6 +29,7 @@
 #include <vector>
 
 #include "comm/exchange_plan.h"
+#include "comm/rank_blocks.h"
 #include "comm/transport.h"
 #include "core/device.h"
 #include "core/tensor_info.h"
@@ -36,10 +42,15 @@ struct ExchangeShared;
 class Trace;
 class UnitInFlight;
 
-enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
+enum class Collective : std::uint8_t { reduce_broadcast, hierarchical, allreduce, simulated };
+/// Whether each rank owns stripes, whose means it encodes, so that all ranks decode the same bytes.
+constexpr bool has_owners(Collective c) {
+  return c == Collective::reduce_broadcast || c == Collective::hierarchical;
+}
 
 struct ExchangeOptions {
   Collective collective = Collective::reduce_broadcast;
+  int ranks_per_block = 1;  // of hierarchical
   std::uint32_t seed = 1;
   bool overlap = true;                 // false: everything starts in finish()
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
@@ -88,12 +99,19 @@ struct ExchangeStats {
   double exposed = 0;                           // finish() waited this long; on a device the compute stream
   double exposed_codec = 0;                     // the part of it in which something was encoded or decoded
   std::uint64_t bytes_sent = 0;                 // by this rank: both rounds, all tensors, as put on the wire
+  std::uint64_t bytes_between = 0;              // those of them to other blocks; without blocks all
 };
 
 /// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
 struct ExchangeState {
-  std::vector<std::vector<float>> round1;  // per tensor: `elements` values, in the codec's order
+  std::vector<std::vector<float>> round1;  // per tensor: of the stripes it encodes, in the codec's order
   std::vector<std::vector<float>> round2;  // per tensor: the values of the stripe this rank owns
+};
+
+/// Which residuals the ranks keep.
+struct ResidualLayout {
+  RankBlocks ranks;
+  bool has_round2 = true;  // owners encode means
 };
 
 /// Values in a tensor's entries of ExchangeState; 0: none are kept.
@@ -164,6 +182,7 @@ class Exchange {
   /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
   void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
+  ResidualLayout residual_layout() const;
   /// One entry per tensor.
   std::vector<ResidualSizes> residual_sizes() const;
   /// Copies what state() returns to host memory of these sizes, without waiting for a device: the copies are
@@ -184,13 +203,15 @@ class Exchange {
   void make_parts();
   void make_units();
   UnitInFlight& slot(std::size_t unit) const { return *in_flight_[unit % in_flight_.size()]; }
+  void count_step();
   void collect();  // the coder's times
   void rethrow_failure();
 
   // Over an ordered transport: on the caller's thread.
   void queue_units(std::size_t end);  // those before `end` that have not been queued
   void queue_unit(std::size_t unit);
-  void watch();  // on the exchange's thread: of a device that makes no progress
+  int queued_at_once() const;  // units that queue_unit() works on
+  void watch();                // on the exchange's thread: of a device that makes no progress
 
   // Over the others: on the exchange's thread, the communication thread.
   void serve();
@@ -230,15 +251,16 @@ class Exchange {
 /// to codecs with a table, which precedes every stripe.
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
-/// One rank's residuals in a run with another number of ranks: round-1 residuals become the mean of the old
-/// ones (so that their mean is kept), round-2 residuals are cut along the new stripes. The old ranks'
-/// residuals come one after the other, so that few of them need be in memory.
+/// One rank's residuals in a run with another number of ranks, or with other blocks of them: round-1
+/// residuals become the mean of the old ones (so that their mean is kept), round-2 residuals are cut along
+/// the new stripes. The old ranks' residuals come one after the other, so that few of them need be in memory.
 class Redistribution {
  public:
   /// For `rank` of `ranks`. The tensors and codecs must outlive it.
-  Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs, int old_ranks,
-                 int ranks, int rank);
-  /// The residuals of old rank 0, then 1, ... Error if they have other sizes than they had in that run.
+  Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
+                 const RankBlocks& old_ranks, const ResidualLayout& now, int rank);
+  /// The residuals of old rank 0, then 1, ... Error if they have other sizes than they had in that run; those
+  /// of round 2 may be empty, and are then zeros.
   void add(const ExchangeState& old);
   /// After all have been added.
   ExchangeState take();
@@ -248,10 +270,17 @@ class Redistribution {
 
   const std::vector<TensorInfo>& tensors_;
   const std::vector<CodecSpec>& codecs_;
-  const int old_ranks_, ranks_, rank_;
+  const RankBlocks old_ranks_, ranks_;
+  const bool has_round2_;
+  const int rank_;
   int added_ = 0;                           // ranks
   std::vector<std::vector<double>> sums_;   // of round 1
   std::vector<std::vector<float>> round2_;  // this rank's stripes
 };
+
+/// One rank's residuals, as it keeps them if owners encode means or not: those of round 2 are made of zeros
+/// or dropped. Returns whether any were.
+bool fit_round2(ExchangeState& residuals, const std::vector<TensorInfo>& tensors,
+                const std::vector<CodecSpec>& codecs, const ResidualLayout& layout, int rank);
 
 }  // namespace lpsgd

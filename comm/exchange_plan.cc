@@ -10,10 +10,12 @@ namespace {
 
 class UnitBuilder {
  public:
-  explicit UnitBuilder(int owners) : segments_(static_cast<std::size_t>(owners)) {}
+  explicit UnitBuilder(const RankBlocks& owners)
+      : owners_(owners), segments_(static_cast<std::size_t>(owners.ranks)) {}
 
-  void add(int owner, std::size_t tensor, std::int64_t first, std::int64_t last) {
-    if (last > first) segments_[static_cast<std::size_t>(owner)].push_back({tensor, first, last - first, 0});
+  void add(int rank, std::size_t tensor, std::int64_t first, std::int64_t last) {
+    if (last > first)
+      segments_[static_cast<std::size_t>(owners_.owner_of(rank))].push_back({tensor, first, last - first});
   }
 
   /// So many more bytes in the first owner's message, of which nothing is made.
@@ -24,11 +26,16 @@ class UnitBuilder {
     unit.ready_after = ready_after;
     unit.begin.push_back(0);
     unit.message.push_back(0);
-    for (std::vector<Segment>& owned : segments_) {
+    for (std::size_t owner = 0; owner < segments_.size(); ++owner) {
+      std::vector<Segment>& owned = segments_[owner];
+      if (owner % static_cast<std::size_t>(owners_.count()) == 0) unit.values.push_back(0);  // the next place
+      std::int64_t& values = unit.values.back();
       std::size_t bytes = 0;
       for (Segment& segment : owned) {
         segment.at = bytes;
+        segment.value = values;
         bytes += tensors[segment.tensor].codec->encoded_bytes(segment.n);
+        values += segment.n;
         unit.segments.push_back(segment);
       }
       bytes += std::exchange(more_, 0);
@@ -40,6 +47,7 @@ class UnitBuilder {
   }
 
  private:
+  const RankBlocks owners_;
   std::vector<std::vector<Segment>> segments_;  // by owner
   std::size_t more_ = 0;
 };
@@ -55,7 +63,7 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
     const Codec& codec = *tensors[t].codec;
     const std::int64_t elements = tensors[t].info.elements, bucket = codec.bucket();
     if (elements == 0) continue;
-    const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
+    const std::vector<Stripe> parts = stripes(elements, bucket, options.owners.ranks, t);
     const std::size_t more = options.simulated_owners > 0
                                  ? encoded_bytes_of_stripes(codec, elements, options.simulated_owners) -
                                        codec.encoded_bytes(elements)  // tables of the other stripes
@@ -90,6 +98,13 @@ void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::siz
 }
 
 }  // namespace
+
+std::uint64_t exchanged_bytes(const RankBlocks& blocks, std::uint64_t wire_bytes, std::int64_t elements) {
+  const auto count = static_cast<std::uint64_t>(blocks.count());
+  const std::uint64_t within = count * static_cast<std::uint64_t>(blocks.size - 1);
+  return 2 * (count - 1) * wire_bytes +
+         within * (wire_bytes + static_cast<std::uint64_t>(elements) * sizeof(float));
+}
 
 std::uint64_t encoded_bytes_of_stripes(const Codec& codec, std::int64_t elements, int owners) {
   std::uint64_t bytes = 0;

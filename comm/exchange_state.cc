@@ -6,31 +6,48 @@
 
 #include "comm/exchange.h"
 #include "comm/exchange_plan.h"
+#include "comm/exchange_tensor.h"
 #include "core/error.h"
 
 namespace lpsgd {
+
+namespace {
+
+std::int64_t values_of(std::span<const Stripe> stripes) {
+  std::int64_t n = 0;
+  for (const Stripe& stripe : stripes) n += stripe.last - stripe.first;
+  return n;
+}
+
+}  // namespace
 
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
   return encoded_bytes_of_stripes(*make_codec(codec, tensor), tensor.elements, ranks);
 }
 
 Redistribution::Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
-                               int old_ranks, int ranks, int rank)
-    : tensors_(tensors), codecs_(codecs), old_ranks_(old_ranks), ranks_(ranks), rank_(rank) {
-  require(old_ranks >= 1 && rank >= 0 && rank < ranks && codecs.size() == tensors.size(),
+                               const RankBlocks& old_ranks, const ResidualLayout& now, int rank)
+    : tensors_(tensors),
+      codecs_(codecs),
+      old_ranks_(old_ranks),
+      ranks_(now.ranks),
+      has_round2_(now.has_round2),
+      rank_(rank) {
+  require(old_ranks.ranks >= 1 && rank >= 0 && rank < ranks_.ranks && codecs.size() == tensors.size(),
           "residuals are redistributed from at least one rank, with one codec per tensor");
   sums_.resize(tensors.size());
   round2_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
     sums_[t].resize(static_cast<std::size_t>(tensors[t].elements));
-    const Stripe own = stripe_of(rank, tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks, t);
+    if (!has_round2_) continue;
+    const Stripe own = stripe_of(rank, tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks_.ranks, t);
     round2_[t].resize(static_cast<std::size_t>(own.last - own.first));
   }
 }
 
 void Redistribution::add(const ExchangeState& old) {
-  require(added_ < old_ranks_, "more residuals than old ranks");
+  require(added_ < old_ranks_.ranks, "more residuals than old ranks");
   if (old.round1.size() != tensors_.size() || old.round2.size() != tensors_.size())
     throw Error(fmt::format("residuals of rank {}: {} and {} tensors where the network has {}", added_,
                             old.round1.size(), old.round2.size(), tensors_.size()));
@@ -47,11 +64,16 @@ void Redistribution::add(std::size_t t, std::span<const float> round1, std::span
       throw Error(fmt::format("residuals of rank {}: tensor {}: {} holds {} values, expected {}", added_,
                               tensor.name, round, size, expected));
   };
-  check(round1.size(), sums_[t].size(), "round 1");
-  for (std::size_t i = 0; i < round1.size(); ++i) sums_[t][i] += static_cast<double>(round1[i]);
+  const std::vector<Stripe> encoded = encoded_stripes(tensor.elements, bucket, old_ranks_, added_, t);
+  check(round1.size(), static_cast<std::size_t>(values_of(encoded)), "round 1");
+  auto from = round1.begin();
+  for (const Stripe& stripe : encoded)
+    for (std::int64_t i = stripe.first; i < stripe.last; ++i)
+      sums_[t][static_cast<std::size_t>(i)] += static_cast<double>(*from++);
 
-  const Stripe theirs = stripe_of(added_, tensor.elements, bucket, old_ranks_, t);
-  const Stripe mine = stripe_of(rank_, tensor.elements, bucket, ranks_, t);
+  const Stripe theirs = stripe_of(added_, tensor.elements, bucket, old_ranks_.ranks, t);
+  const Stripe mine = stripe_of(rank_, tensor.elements, bucket, ranks_.ranks, t);
+  if (round2.empty() || !has_round2_) return;
   check(round2.size(), static_cast<std::size_t>(theirs.last - theirs.first), "round 2");
   const std::int64_t first = std::max(theirs.first, mine.first), last = std::min(theirs.last, mine.last);
   for (std::int64_t i = first; i < last; ++i)
@@ -59,16 +81,35 @@ void Redistribution::add(std::size_t t, std::span<const float> round1, std::span
 }
 
 ExchangeState Redistribution::take() {
-  require(added_ == old_ranks_, "residuals of fewer ranks than there were");
+  require(added_ == old_ranks_.ranks, "residuals of fewer ranks than there were");
   ExchangeState out;
-  for (std::vector<double>& sums : sums_) {
-    std::vector<float>& mean = out.round1.emplace_back(sums.size());
-    std::ranges::transform(sums, mean.begin(),
-                           [&](double sum) { return static_cast<float>(sum / old_ranks_); });
-    sums = {};
+  for (std::size_t t = 0; t < sums_.size(); ++t) {
+    std::vector<float>& mean = out.round1.emplace_back();
+    std::vector<double> sums = std::exchange(sums_[t], {});
+    if (sums.empty()) continue;
+    for (const Stripe& stripe :
+         encoded_stripes(tensors_[t].elements, codecs_[t].bucket.of(tensors_[t]), ranks_, rank_, t))
+      for (std::int64_t i = stripe.first; i < stripe.last; ++i)
+        mean.push_back(static_cast<float>(sums[static_cast<std::size_t>(i)] / old_ranks_.count()));
   }
   out.round2 = std::move(round2_);
   return out;
+}
+
+bool fit_round2(ExchangeState& residuals, const std::vector<TensorInfo>& tensors,
+                const std::vector<CodecSpec>& codecs, const ResidualLayout& layout, int rank) {
+  bool any = false;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (!codecs[t].error_feedback) continue;
+    const std::int64_t bucket = codecs[t].bucket.of(tensors[t]);
+    const Stripe own = stripe_of(rank, tensors[t].elements, bucket, layout.ranks.ranks, t);
+    const std::size_t kept = layout.has_round2 ? static_cast<std::size_t>(own.last - own.first) : 0;
+    std::vector<float>& round2 = residuals.round2[t];
+    if (round2.empty() == (kept == 0)) continue;
+    round2.assign(kept, 0.0f);
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace lpsgd

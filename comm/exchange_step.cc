@@ -21,7 +21,7 @@ void Exchange::queue_units(std::size_t end) {
     queueing_ = unit;
   };
   if (next_ == part_.first_unit) {
-    shared_->bytes_sent = 0;
+    shared_->bytes_sent = shared_->bytes_between = 0;
     step_bytes_ = shared_->transport.bytes_sent();
     step_messages_ = shared_->transport.messages_sent();
   }
@@ -41,19 +41,28 @@ void Exchange::queue_units(std::size_t end) {
   }
 }
 
+int Exchange::queued_at_once() const {
+  return shared_->blocks.size > 1 ? 5 : 3;
+}
+
 // The order of messages is the same on all ranks and keeps the network busy: during round 1 of a unit, the
-// previous unit is reduced and the one before that is decoded. Two calls after the last unit finish the last
-// two.
+// previous unit is reduced and the one before that is decoded. With blocks there are two stages more: the
+// shares of a block come before round 1, and means are handed on after round 2. Further calls after the last
+// unit finish the last ones.
 void Exchange::queue_unit(std::size_t unit) {
   const std::size_t first = part_.first_unit, last = part_.last_unit;
   if (unit < last) {
     slot(unit).start({&plan_[unit], unit});
     while (!slot(unit).under_way()) slot(unit).advance();
   }
-  if (unit >= first + 1 && unit - 1 < last) slot(unit - 1).advance();
-  if (unit >= first + 2 && unit - 2 < last) {
-    while (!slot(unit - 2).done()) slot(unit - 2).advance();
-    slot(unit - 2).finish();
+  const auto stages = static_cast<std::size_t>(queued_at_once());
+  for (std::size_t stage = 1; stage < stages; ++stage) {
+    if (unit < first + stage || unit - stage >= last) continue;
+    UnitInFlight& earlier = slot(unit - stage);
+    earlier.advance();
+    if (stage + 1 < stages) continue;
+    while (!earlier.done()) earlier.advance();
+    earlier.finish();
   }
 }
 
@@ -93,6 +102,7 @@ std::string Exchange::waiting_text(UnitOfStep at, double seconds, const std::str
 
 void Exchange::serve() {
   prefer_short_sleeps();
+  const ScopedDevice current(options_.device);  // MPI may ask which one a message's memory belongs to
   for (std::unique_lock lock(mutex_);;) {
     wake_.wait(lock, [&] { return stop_ || working_; });
     if (stop_) return;
@@ -119,7 +129,7 @@ double Exchange::poll_units() {
   double busy = 0, busy_since = 0;
   Patience patience(shared_->transport.collectives().limits.step);
   Backoff backoff;
-  shared_->bytes_sent = 0;
+  shared_->bytes_sent = shared_->bytes_between = 0;
   while (oldest < last) {
     if (stop_) {
       if (oldest < next) shared_->transport.cancel();

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "comm/rank_blocks.h"
 #include "core/tensor_info.h"
 #include "quant/codec.h"
 
@@ -19,8 +21,11 @@ struct ExchangeTensor {
   std::uint64_t wire_bytes = 0;  // of one encoded copy
   bool untouched = false;        // codec none on one rank: the gradient is its own mean
   bool permuted = false;         // the codec's order is not memory order
-  std::size_t residual1 = 0;     // values of the residuals kept: `elements` or 0,
+  std::size_t residual1 = 0;     // values of the residuals kept: of the stripes that this rank encodes, or 0,
   std::size_t residual2 = 0;     // those of the own stripe or 0; both in the codec's order
+  /// Of the owners at this rank's place, whose stripes it encodes: what to add to an element's number for its
+  /// number in the residual of round 1.
+  std::vector<std::int64_t> residual1_shift;
 
   // Of this step so far.
   bool own_finite = true;  // this rank's own gradient, plus residual
@@ -30,9 +35,14 @@ struct ExchangeTensor {
 /// Whether the codec's order of this tensor differs from memory order.
 bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec);
 
-/// The tensor with this number as one of `ranks` ranks exchanges it, without its gradient. `returns_mean`:
+/// The stripes of a tensor that a rank encodes in round 1, those of the owners at its place, in the order of
+/// their elements: without blocks all.
+std::vector<Stripe> encoded_stripes(std::int64_t elements, std::int64_t bucket, const RankBlocks& blocks,
+                                    int rank, std::size_t tensor);
+
+/// The tensor with this number as one of the ranks exchanges it, without its gradient. `returns_mean`:
 /// owners encode means, and keep residuals of them.
 ExchangeTensor make_exchange_tensor(const TensorInfo& info, const CodecSpec& codec, std::size_t number,
-                                    int rank, int ranks, bool returns_mean);
+                                    int rank, const RankBlocks& blocks, bool returns_mean);
 
 }  // namespace lpsgd

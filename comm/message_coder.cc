@@ -69,13 +69,13 @@ MessageCoder::MessageCoder(const std::vector<TensorInfo>& tensors, const std::ve
                            const Options& options)
     : options_(options),
       transport_(std::make_unique<Elsewhere>(options)),
-      shared_(new ExchangeShared{.transport = *transport_, .seed = options.seed}) {
+      shared_(new ExchangeShared{.transport = *transport_, .blocks = {options.ranks}, .seed = options.seed}) {
   must(tensors.size() == codecs.size(), "the exchange needs one codec per tensor");
   must(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
        "the rank lies outside the number of ranks");
   for (std::size_t t = 0; t < tensors.size(); ++t)
     shared_->tensors.push_back(
-        make_exchange_tensor(tensors[t], codecs[t], t, options.rank, options.ranks, true));
+        make_exchange_tensor(tensors[t], codecs[t], t, options.rank, {options.ranks}, true));
   owners_.resize(static_cast<std::size_t>(options.ranks));
   std::iota(owners_.begin(), owners_.end(), 0);
   ExchangeOptions exchange;
@@ -99,7 +99,7 @@ std::size_t MessageCoder::add_bucket(std::vector<std::size_t> tensors, std::span
   std::ranges::sort(sorted);
   must(std::ranges::adjacent_find(sorted) == sorted.end(), "a bucket holds a tensor twice");
   constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
-  std::vector<Unit> units = make_plan(shared_->tensors, tensors, {options_.ranks, any, any});
+  std::vector<Unit> units = make_plan(shared_->tensors, tensors, {{options_.ranks}, any, any});
   must(units.size() == 1, "a bucket holds no values");
   auto bucket = std::make_unique<Bucket>();
   bucket->tensors = std::move(tensors);

@@ -135,7 +135,7 @@ lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const l
 void redistribute_residuals(lpsgd_coder& of, int old_ranks, const float* const* values,
                             const std::size_t* counts) {
   if (old_ranks < 1) throw Error(fmt::format("residuals of {} ranks", old_ranks));
-  Redistribution all(of.tensors, of.specs, old_ranks, of.ranks, of.rank);
+  Redistribution all(of.tensors, of.specs, {old_ranks}, {.ranks = {of.ranks}}, of.rank);
   for (int r = 0; r < old_ranks; ++r) {
     ExchangeState old;
     for (std::size_t t = 0; t < of.tensors.size(); ++t)

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/exchange_tensor.h"
 #include "core/log.h"
 #include "core/paths.h"
 
@@ -153,17 +154,18 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 
 /// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
-                     int rank, int ranks) {
-  of.round1[t].assign(static_cast<std::size_t>(tensor.elements), 0.0f);
-  const Stripe own = stripe_of(rank, tensor.elements, codec.bucket.of(tensor), ranks, t);
-  of.round2[t].assign(static_cast<std::size_t>(own.last - own.first), 0.0f);
+                     int rank, const RankBlocks& ranks) {
+  const ExchangeTensor kept = make_exchange_tensor(tensor, codec, t, rank, ranks, true);
+  of.round1[t].assign(kept.residual1, 0.0f);
+  of.round2[t].assign(kept.residual2, 0.0f);
 }
 
 }  // namespace
 
-CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
-                               const std::vector<CodecSpec>& codecs, const TrainingState& state,
-                               ExchangeState& residuals, ExchangeState* block_residuals) {
+CheckpointRead read_checkpoint(const ResumePoint& from, int rank, const std::vector<CodecSpec>& codecs,
+                               const TrainingState& state, ExchangeState& residuals,
+                               ExchangeState* block_residuals) {
+  const int ranks = state.residual_layout.ranks.ranks;
   const std::string& folder = from.folder;
   const CheckpointManifest& manifest = from.manifest;
   const std::vector<TensorInfo>& tensors = *state.tensors;
@@ -202,29 +204,39 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   const bool local = std::any_of(state.arenas.begin(), state.arenas.end(),
                                  [](const NamedArena& arena) { return arena.own; });
   // Ranks of new blocks would come with what different old blocks agreed on.
-  const bool same_blocks = !own_weights || manifest.sync.ranks_per_block == state.ranks_per_block;
+  const bool same_blocks =
+      !own_weights || !manifest.sync.started || manifest.sync.ranks_per_block == state.ranks_per_block;
   const bool exact = same && own_weights == local && same_blocks;
   read_arenas(files, rank, exact, state);
-  CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights, .new_codecs = changed.size()};
+  const RankBlocks old_ranks{manifest.ranks, static_cast<int>(manifest.exchange_ranks_per_block)};
+  const bool same_residuals = old_ranks == state.residual_layout.ranks;
+  CheckpointRead out{.other_ranks = !same,
+                     .other_blocks = same && !same_residuals,
+                     .averaged = !exact && own_weights,
+                     .new_codecs = changed.size()};
   const auto in_block = static_cast<int>(state.ranks_per_block);
   const auto state_of = [&](int r) {
     OldState old = read_state(files, r, tensors, state.buffers);
     for (const std::size_t t : changed) {
       if (!codecs[t].error_feedback) continue;
-      begin_residuals(old.residuals, t, tensors[t], codecs[t], r, manifest.ranks);
+      begin_residuals(old.residuals, t, tensors[t], codecs[t], r, old_ranks);
       if (in_block > 0)
-        begin_residuals(old.block_residuals, t, tensors[t], codecs[t], r % in_block, in_block);
+        begin_residuals(old.block_residuals, t, tensors[t], codecs[t], r % in_block, {in_block});
     }
     return old;
   };
   if (same) {
     OldState old = state_of(rank);
-    residuals = std::move(old.residuals);
+    if (same_residuals) {
+      residuals = std::move(old.residuals);
+      out.other_round2 = fit_round2(residuals, tensors, codecs, state.residual_layout, rank);
+    }
     if (block_residuals && exact) *block_residuals = std::move(old.block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old.buffers[b].begin(), old.buffers[b].end(), state.buffers[b].values.begin());
-  } else {  // model.safetensors already gave the averaged running statistics
-    Redistribution all(tensors, codecs, manifest.ranks, ranks, rank);
+  }  // otherwise model.safetensors already gave the averaged running statistics
+  if (!same_residuals) {
+    Redistribution all(tensors, codecs, old_ranks, state.residual_layout, rank);
     for (int r = 0; r < manifest.ranks; ++r) all.add(state_of(r).residuals);
     residuals = all.take();
   }
@@ -274,7 +286,7 @@ ModelFile find_model(const std::string& path) {
   const bool is_run = path_exists(at + "/config.yaml") || is_folder(at + "/checkpoints");
   if (!path_exists(at + "/" + model_file) && is_run) {
     std::vector<PassedOver> passed_over;
-    const std::optional<ResumePoint> newest = find_resume_point(path, &passed_over);
+    const std::optional<ResumePoint> newest = find_resume_point(path, &passed_over, VerifiedFiles::model);
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
     if (!newest)
       throw FileError(

@@ -26,6 +26,7 @@ struct TrainingState {
   std::vector<NamedArena> arenas;    // momentum and the like
   std::vector<NamedBuffer> buffers;  // this rank's own running statistics
   ResidualViews residuals;
+  ResidualLayout residual_layout = {};
   std::int64_t ranks_per_block = 0;    // of hierarchical_local_sgd
   ResidualViews block_residuals = {};  // of the exchange within a block; empty: there is none
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
@@ -39,8 +40,10 @@ std::vector<TensorArena> arenas_of(const TrainingState& state);
 
 /// What read_checkpoint() had to change.
 struct CheckpointRead {
-  bool other_ranks = false;  // the checkpoint is of another number of ranks
-  bool averaged = false;     // each old rank had weights and momentum of its own, and they are no longer
+  bool other_ranks = false;   // the checkpoint is of another number of ranks
+  bool other_blocks = false;  // the exchange's blocks of ranks are others
+  bool other_round2 = false;  // residuals of round 2 start from zero, or are dropped
+  bool averaged = false;      // each old rank had weights and momentum of its own, and they are no longer
   /// Residuals of changes of weights, which a run that exchanges gradients starts without.
   bool dropped_residuals = false;
   std::size_t new_codecs = 0;  // tensors with another codec than before, which had no residual
@@ -49,15 +52,16 @@ struct CheckpointRead {
 /// Restores this rank's weights, arenas, running statistics and carried state into what `state` views, and
 /// its residuals into `residuals`. Residuals within blocks are this rank's, or left empty where each rank's
 /// do not go on.
-/// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
-/// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
-/// of the global batch. FileError if a file is missing, damaged (checksum) or
-/// of another network or codec. A file is verified when it is first read, unless `from` was. Arenas that each
-/// rank has of its own become the mean of the old ones, or the average weights, also if the checkpoint's run
-/// had no such arenas; and so do those that each rank had of its own in the checkpoint's run only.
-CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
-                               const std::vector<CodecSpec>& codecs, const TrainingState& state,
-                               ExchangeState& residuals, ExchangeState* block_residuals = nullptr);
+/// With another number of ranks than the checkpoint's, or other blocks of the exchange, round-1 residuals
+/// become the mean of the old ones, round-2 residuals are redistributed. With another number of ranks running
+/// statistics averaged, and carried state follows its positions of the global batch. FileError if a file is
+/// missing, damaged (checksum) or of another network or codec. A file is verified when it is first read,
+/// unless `from` was. Arenas that each rank has of its own become the mean of the old ones, or the average
+/// weights, also if the checkpoint's run had no such arenas; and so do those that each rank had of its own in
+/// the checkpoint's run only.
+CheckpointRead read_checkpoint(const ResumePoint& from, int rank, const std::vector<CodecSpec>& codecs,
+                               const TrainingState& state, ExchangeState& residuals,
+                               ExchangeState* block_residuals = nullptr);
 
 /// A file of weights and running statistics.
 struct ModelFile {

@@ -93,12 +93,18 @@ CheckpointManifest read_manifest(const std::string& folder) {
       out.so_far.distance = {sums->at("deviation"), sums->at("change")};
       out.so_far.bytes_average = bytes(sums->at("bytes_average"));
     }
+    if (const auto between = so_far.find("bytes_between_blocks"); between != so_far.end())
+      out.so_far.bytes_between = bytes(*between);
+    if (const auto exchange = m.find("exchange"); exchange != m.end())
+      out.exchange_ranks_per_block = count(exchange->at("ranks_per_block"), 1'000'000);
     if (const auto sync = m.find("sync"); sync != m.end()) {
       out.sync = {true, count(sync->at("local_steps")), 0};
       if (const auto rounds = sync->find("block_rounds"); rounds != sync->end())
         out.sync.rounds = count(*rounds);
       if (const auto ranks = sync->find("ranks_per_block"); ranks != sync->end())
         out.sync.ranks_per_block = count(*ranks);
+      if (const auto streams = sync->find("streams"); streams != sync->end())
+        out.sync.streams = streams->get<bool>();
       if (const auto pending = sync->find("pending"); pending != sync->end())
         out.sync.pending = {count(pending->at("first_tensor")), count(pending->at("end_tensor")),
                             count(pending->at("due"))};
@@ -115,6 +121,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
     throw FileError(fmt::format("{}/manifest.json: {}", folder, what));
   };
   if (out.ranks < 1) impossible("names no ranks");
+  if (out.exchange_ranks_per_block < 1 || out.ranks % out.exchange_ranks_per_block != 0)
+    impossible(fmt::format("{} ranks in blocks of {}", out.ranks, out.exchange_ranks_per_block));
   if (out.batch_size < out.ranks)
     impossible(fmt::format("a batch of {} samples for {} ranks", out.batch_size, out.ranks));
   if (const SyncPosition::Pending& p = out.sync.pending;
@@ -176,10 +184,15 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
                                  {"deviation", sums.distance.deviation},
                                  {"change", sums.distance.change},
                                  {"bytes_average", sums.bytes_average}};
+  if (manifest.so_far.bytes_between > 0)
+    m["epoch_so_far"]["bytes_between_blocks"] = manifest.so_far.bytes_between;
+  if (manifest.exchange_ranks_per_block > 1)
+    m["exchange"] = {{"ranks_per_block", manifest.exchange_ranks_per_block}};
   if (manifest.sync.started) m["sync"] = {{"local_steps", manifest.sync.steps}};
   if (manifest.sync.rounds > 0) m["sync"]["block_rounds"] = manifest.sync.rounds;
   if (manifest.sync.started && manifest.sync.ranks_per_block > 0)
     m["sync"]["ranks_per_block"] = manifest.sync.ranks_per_block;
+  if (manifest.sync.started && manifest.sync.streams) m["sync"]["streams"] = true;
   if (manifest.sync.has_pending())
     m["sync"]["pending"] = {{"first_tensor", manifest.sync.pending.first},
                             {"end_tensor", manifest.sync.pending.last},

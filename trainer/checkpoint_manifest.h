@@ -35,6 +35,7 @@ struct CheckpointManifest {
   std::vector<std::pair<std::string, std::string>> order;   // keys that decide the order of samples, values
   double lr = 0;                                            // of the next step
   bool halfway = false;                                     // not kept once a newer one stands
+  std::int64_t exchange_ranks_per_block = 1;                // of collective hierarchical
   SyncPosition sync;                                        // where local steps are
   std::vector<std::pair<std::string, std::string>> codecs;  // tensor, codec
   std::vector<std::pair<std::string, std::string>> files;   // name, checksum

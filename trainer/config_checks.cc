@@ -30,6 +30,9 @@ std::string why_unread(const RunConfig& run, std::string_view section, std::stri
       return "with schedule.lr_scaling a warm-up starts from schedule.lr";
     if (!scaled && is_one_of("lr_batch_size")) return "has a meaning with schedule.lr_scaling only";
   }
+  if (section == "exchange" && run.exchange.collective != Collective::hierarchical &&
+      is_one_of("ranks_per_block"))
+    return "is a key of collective hierarchical";
   return "";
 }
 
@@ -73,7 +76,7 @@ void check_combinations(const RunConfig& run) {
   check_schedule(run.schedule, run.train.epochs, run.train.batch_size);
   for (const auto& [ranks, size] : run.train.batch_sizes)
     check_schedule(run.schedule, run.train.epochs, size);
-  for (const char* const section : {"optimizer", "schedule"}) {
+  for (const char* const section : {"optimizer", "schedule", "exchange"}) {
     const config::Value* const given = run.tree.find(section);
     if (!given || !given->is_map()) continue;
     for (const config::Value::Entry& e : given->entries)

@@ -7,7 +7,7 @@
 
 namespace lpsgd {
 
-/// Whether the kind that section `optimizer`, `schedule` or `sync` chooses reads this key of the section.
+/// Whether what section `optimizer`, `schedule`, `exchange` or `sync` chooses reads this key of the section.
 bool is_read(const RunConfig& run, std::string_view section, std::string_view key);
 
 /// Refuses what does not fit together, and keys that were written but would have no effect. Throws

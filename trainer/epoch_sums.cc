@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <numeric>
@@ -73,6 +74,7 @@ void EpochSums::add(const StepMetrics& metrics) {
   sequences_ += metrics.sequences;
   seconds_ += metrics.seconds;
   bytes_sent_ += metrics.bytes_sent;
+  bytes_between_ += metrics.bytes_between;
   bytes_fp32_ += metrics.bytes_fp32;
   exchanges_ += metrics.exchanges;
   distance_.deviation += metrics.distance.deviation;
@@ -89,7 +91,10 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   out.seconds += over_ranks(transport, mine);
   out.sequences +=
       {sum_over_ranks(transport, sequences_.sequences), sum_over_ranks(transport, sequences_.room)};
-  for (const std::uint64_t bytes : transport.all_gather(bytes_sent_)) out.bytes_sent += bytes;
+  for (const auto& [sent, between] : transport.all_gather(std::array{bytes_sent_, bytes_between_})) {
+    out.bytes_sent += sent;
+    out.bytes_between += between;
+  }
   out.bytes_fp32 += bytes_fp32_;
   out.exchanges += exchanges_;
   for (const LocalSums& one : transport.all_gather(LocalSums{distance_, bytes_average_})) {
@@ -122,7 +127,7 @@ void EpochSums::clear() {
   train_ = {};
   sequences_ = {};
   seconds_ = {};
-  bytes_sent_ = bytes_fp32_ = bytes_average_ = 0;
+  bytes_sent_ = bytes_fp32_ = bytes_between_ = bytes_average_ = 0;
   exchanges_ = 0;
   distance_ = {};
   bad_ = {};

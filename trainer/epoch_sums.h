@@ -29,6 +29,7 @@ struct StepMetrics {
   SequenceCounts sequences;
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
+  std::uint64_t bytes_between = 0;               // by this rank, between the exchange's blocks
   std::int64_t steps = 0;
   std::int64_t exchanges = 0;        // of gradients, or of what local steps changed
   std::int64_t block_exchanges = 0;  // those of them that were within blocks of ranks
@@ -43,6 +44,7 @@ struct EpochSoFar {
   std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
+  std::uint64_t bytes_between = 0;               // all ranks
   std::int64_t bad_samples = 0;                  // all ranks
   SequenceCounts sequences = {};                 // all ranks
   std::int64_t exchanges = 0;                    // each rank's
@@ -100,6 +102,7 @@ class EpochSums {
   SequenceCounts sequences_;
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
+  std::uint64_t bytes_between_ = 0;                // by this rank
   std::uint64_t bytes_average_ = 0;                // by this rank
   std::int64_t exchanges_ = 0;
   Deviation distance_;

@@ -41,8 +41,11 @@ void warn_if_pointless(const RunConfig& run, int in_block, int ranks) {
         ranks);
 }
 
-ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Block& ranks, Trace* trace) {
-  ExchangeOptions options = exchange_options(run, compute, trace);
+ExchangeOptions block_options(const RunConfig& run, Transport& block, StreamView compute, const Block& ranks,
+                              Trace* trace) {
+  RunConfig within = run;
+  within.exchange.collective = Collective::reduce_broadcast;
+  ExchangeOptions options = exchange_options(within, block, compute, trace);
   options.first_rank = ranks.first;
   return options;
 }
@@ -86,10 +89,10 @@ LocalStep::~LocalStep() {
 
 LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs,
                                   Network& network, Transport& all, Trace* trace)
-    : ranks(block_of(all, static_cast<int>(run.sync.ranks_per_block))),
+    : ranks(block_of(all, static_cast<int>(run.sync.ranks_per_block), "sync.ranks_per_block")),
       transport(make_block_transport(all, ranks.first, ranks.size)),
       exchange(*transport, network, codecs, network.gradients(),
-               block_options(run, network.stream(), ranks, trace)),
+               block_options(run, *transport, network.stream(), ranks, trace)),
       outer(make_outer_step({}, network.parameters().size(), network.stream())) {}
 
 void LocalStep::set_warmup(bool on) {
@@ -184,7 +187,10 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   }
   ++captured.count;
   at_.steps = 0;
-  if (!within) at_.rounds = 0;
+  if (!within) {
+    at_.rounds = 0;
+    at_.streams = false;
+  }
 }
 
 void LocalStep::stream(std::int64_t number, StepTimes& at) {
@@ -338,6 +344,7 @@ bool LocalStep::replicas_equal() {
 SyncPosition LocalStep::sync_position() const {
   SyncPosition at = at_;
   if (block_) at.ranks_per_block = block_->ranks.size;
+  at.streams = at.started && (at.streams || options_.streams());
   return at;
 }
 

@@ -43,7 +43,7 @@ class LocalStep final : public SynchronousStep {
 
   /// Fragments are synchronised at different times, and after a delay ranks keep some of their own.
   bool is_synchronised() const override {
-    return !at_.started || (!options_.streams() && at_.steps == 0 && at_.rounds == 0);
+    return !at_.started || (!options_.streams() && !at_.streams && at_.steps == 0 && at_.rounds == 0);
   }
   bool has_equal_momentum() const override { return !at_.started; }
   bool replicas_equal() override;

@@ -72,6 +72,7 @@ std::string EpochRecord::json() const {
   o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;
   o["bytes_fp32"] = bytes_fp32;
+  if (bytes_between) o["bytes_between_blocks"] = *bytes_between;
   if (local_steps) {
     o["synchronisations"] = synchronisations;
     o["bytes_per_synchronisation"] = mean(static_cast<double>(bytes_sent), synchronisations);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct EpochRecord {
   SequenceCounts sequences;          // of training, all ranks
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
+  std::optional<std::uint64_t> bytes_between;    // the part of bytes_sent between blocks, if there are blocks
   std::int64_t bad_samples = 0;                  // all ranks, training and evaluation
   bool replicas_equal = true;                    // null in JSON if simulated
   bool simulated = false;                        // collective: simulated

@@ -162,8 +162,9 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     state.frozen = host.frozen();
     if (manifest.position.batch != 0) state.carried = host.carried();
     state.ranks_per_block = step_.sync_position().ranks_per_block;
+    state.residual_layout = step_.residual_layout();
     ExchangeState residuals, block_residuals;
-    read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals,
+    read = read_checkpoint(from, transport_.rank(), codecs_, state, residuals,
                            step_.block_exchange() ? &block_residuals : nullptr);
     host.upload();
     if (read.averaged)
@@ -192,6 +193,15 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.dropped_residuals)
     log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
               folder);
+  if (read.other_blocks)
+    log::warn(
+        "{}: exchange.collective or exchange.ranks_per_block were others: round-1 residuals are the mean of "
+        "the "
+        "old ones, round-2 residuals are cut anew",
+        folder);
+  if (read.other_round2)
+    log::warn("{}: exchange.collective was another: round-2 residuals {}", folder,
+              step_.residual_layout().has_round2 ? "start at zero" : "are dropped");
   if (out.other_ranks)
     log::warn("{} was written by {} ranks, this run has {}: {}running statistics are averaged", folder,
               manifest.ranks, transport_.size(),
@@ -227,6 +237,7 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   manifest.order = sample_order(run_);
   manifest.lr = lr;
   manifest.halfway = halfway;
+  manifest.exchange_ranks_per_block = step_.residual_layout().ranks.size;
   manifest.sync = step_.sync_position();
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));

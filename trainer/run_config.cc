@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "comm/block_transport.h"
 #include "comm/nccl_transport.h"
 #include "core/config_shape.h"
 #include "core/device.h"
@@ -342,7 +343,10 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
         fmt::format("{} samples of each rank cannot be divided evenly into {} micro-batches; allowed: "
                     "divisors of {}",
                     run.train.batch_size / ranks, run.train.micro_batches, run.train.batch_size / ranks));
-  with_locations(run, [&] { check_blocks(run.sync, ranks); });
+  with_locations(run, [&] {
+    check_blocks(run.sync, ranks);
+    check_block_size(run.exchange.ranks_per_block, ranks, "exchange.ranks_per_block");
+  });
   if (run.exchange.collective == Collective::allreduce && run.sync.kind == SyncKind::hierarchical_local_sgd)
     config::fail(
         origin_of(run, "sync", "kind"), "sync.kind",
@@ -416,7 +420,7 @@ std::string resolved_text(const RunConfig& run) {
   Value tree = config::write(run);
   if (run.exchange.transport != TransportKind::threads)
     std::erase_if(tree.find("exchange")->entries, [](const Value::Entry& e) { return e.key == "ranks"; });
-  for (const char* const section : {"optimizer", "schedule", "sync"})
+  for (const char* const section : {"optimizer", "schedule", "exchange", "sync"})
     std::erase_if(tree.find(section)->entries,
                   [&](const Value::Entry& e) { return !is_read(run, section, e.key); });
   return config::emit(tree);

@@ -6,6 +6,7 @@
 
 #include "core/config_quantity.h"
 #include "core/config_shape.h"
+#include "trainer/sync_options.h"
 
 namespace lpsgd {
 
@@ -124,11 +125,16 @@ void fields(Visitor& v, ExchangeConfig& o) {
   v.choice(
       "collective", o.collective,
       {{"reduce_broadcast", Collective::reduce_broadcast},
+       {"hierarchical", Collective::hierarchical},
        {"allreduce", Collective::allreduce},
        {"simulated", Collective::simulated}},
       "how gradients are averaged; reduce_broadcast: each rank averages its part and sends it to all, with "
-      "any codec; allreduce: the transport's own sum, with codec none; simulated: an all-reduce of as "
-      "many bytes as the codec would send, to measure its time");
+      "any codec; hierarchical: the ranks of a machine add their gradients as float32 first, so that only "
+      "one "
+      "encoded copy of a machine travels between machines; allreduce: the transport's own sum, with codec "
+      "none; simulated: an all-reduce of as many bytes as the codec would send, to measure its time");
+  ranks_per_block_field(v, o.ranks_per_block,
+                        "of hierarchical: node: the ranks of a machine; or so many consecutive ranks");
   lpsgd::fields(v, o.policy);
   v.field("warmup_epochs", o.warmup_epochs,
           "how many epochs, or what part of one, all gradients go as float32 before their codecs begin",

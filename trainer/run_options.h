@@ -57,6 +57,7 @@ enum class DevicePointers : std::uint8_t { automatic, yes, no };
 struct ExchangeConfig {
   TransportKind transport = TransportKind::mpi;
   Collective collective = Collective::reduce_broadcast;
+  std::int64_t ranks_per_block = 0;  // of hierarchical; 0: those of a machine
   PolicySpec policy;
   double warmup_epochs = 0;  // in which gradients go as float32
   bool overlap = true;

@@ -94,7 +94,7 @@ bool has_table(const CodecSpec& codec) {
 }
 
 std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
-                       int ranks, const Memory& memory) {
+                       int ranks, bool hierarchical, const Memory& memory) {
   const bool one_frame = spec.has_open_frames() && spec.input_shape()[0] == 1;
   const bool any_frozen = !spec.frozen_tensors().empty();
   std::string out = fmt::format(
@@ -127,9 +127,11 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
   out += fmt::format(
       "\ntensors of fewer than {} elements go as float32 unless a rule names them\none encoded copy: {} "
       "bytes, {:.2f}x less than "
-      "float32; K ranks together send 2(K-1) copies a step\n",
+      "float32; K ranks together send {}\n",
       threshold, total,
-      4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
+      4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)),
+      hierarchical ? "2(N-1) copies a step between N blocks of ranks (docs/exchange.md)"
+                   : "2(K-1) copies a step");
   if (std::ranges::any_of(codecs, [&](const CodecSpec& codec) { return has_table(codec); }))
     out += fmt::format(
         "these are the bytes with {} rank{}, as each rank's stripe of a tensor has a table of its levels; "
@@ -161,7 +163,8 @@ std::string show_command(const ShowArguments& arguments) {
   const Memory memory = memory_of(spec, run.train);
   if (arguments.json) return show_json(spec, threshold, codecs, ranks, memory);
   const std::string warmup = codec_warmup_text(run.exchange, codecs);
-  return show_table(spec, threshold, codecs, ranks, memory) +
+  return show_table(spec, threshold, codecs, ranks, run.exchange.collective == Collective::hierarchical,
+                    memory) +
          (warmup.empty()
               ? ""
               : fmt::format("for {} all tensors go as float32, and then through their codecs\n", warmup));

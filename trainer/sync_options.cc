@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/block_transport.h"
 #include "core/config_shape.h"
 #include "core/error.h"
 
@@ -71,6 +72,20 @@ bool SyncOptions::always_differences() const {
          (kind == SyncKind::local_sgd && reset_momentum);
 }
 
+void ranks_per_block_field(config::Visitor& v, std::int64_t& ranks, const char* help) {
+  v.shape([] {
+    return config::Shape::choice({config::Shape::word({node}), config::Shape::integer(block_range)});
+  });
+  v.custom(
+      "ranks_per_block", "node, or an integer >= 1", help,
+      [&](const Value& value, const std::string& path) {
+        ranks = 0;
+        if (value.is_scalar() && value.scalar == node) return;
+        ranks = config::to_integer(value, path, block_range);
+      },
+      [&] { return Value::plain(ranks > 0 ? fmt::format("{}", ranks) : node); });
+}
+
 void fields(config::Visitor& v, SyncOptions& o) {
   std::vector<const char*> names;
   for (const Kind& kind : kinds()) names.push_back(kind.name);
@@ -110,18 +125,9 @@ void fields(config::Visitor& v, SyncOptions& o) {
           "of hierarchical_local_sgd: one synchronisation in so many is of all ranks, the others are within "
           "blocks",
           Range{.min = 1, .max = max_steps});
-  v.shape([] {
-    return config::Shape::choice({config::Shape::word({node}), config::Shape::integer(block_range)});
-  });
-  v.custom(
-      "ranks_per_block", "node, or an integer >= 1",
-      "of hierarchical_local_sgd: node: the ranks of a machine; or so many consecutive ranks",
-      [&](const Value& value, const std::string& path) {
-        o.ranks_per_block = 0;
-        if (value.is_scalar() && value.scalar == node) return;
-        o.ranks_per_block = config::to_integer(value, path, block_range);
-      },
-      [&] { return Value::plain(o.ranks_per_block > 0 ? fmt::format("{}", o.ranks_per_block) : node); });
+  ranks_per_block_field(
+      v, o.ranks_per_block,
+      "of hierarchical_local_sgd: node: the ranks of a machine; or so many consecutive ranks");
   v.field("momentum", o.momentum,
           "of block_momentum: mu in u = mu*u + mean(d), where d is what weights changed",
           Range{.min = 0, .max = 1});
@@ -183,10 +189,8 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
 }
 
 void check_blocks(const SyncOptions& o, int ranks) {
-  if (o.kind != SyncKind::hierarchical_local_sgd || o.ranks_per_block == 0) return;
-  if (ranks % o.ranks_per_block != 0)
-    throw ConfigError(fmt::format("sync.ranks_per_block: {} ranks cannot be divided into blocks of {}", ranks,
-                                  o.ranks_per_block));
+  if (o.kind == SyncKind::hierarchical_local_sgd)
+    check_block_size(o.ranks_per_block, ranks, "sync.ranks_per_block");
 }
 
 std::int64_t local_steps(const SyncOptions& o, const ScheduleOptions& schedule, std::int64_t epoch,

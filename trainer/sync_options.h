@@ -48,6 +48,8 @@ struct SyncOptions {
   std::int64_t steps_per_fragment() const { return steps / fragments; }
 };
 void fields(config::Visitor& visitor, SyncOptions& options);  // section `sync`
+/// The key `ranks_per_block`; `node` is 0.
+void ranks_per_block_field(config::Visitor& visitor, std::int64_t& ranks, const char* help);
 
 /// Whether the key of section `sync` belongs to this kind.
 bool is_sync_key(SyncKind kind, std::string_view key);

@@ -10,6 +10,9 @@ struct SyncPosition {
   std::int64_t steps = 0;            // local ones since the last synchronisation
   std::int64_t rounds = 0;           // synchronisations within blocks since the last one of all ranks
   std::int64_t ranks_per_block = 0;  // of hierarchical_local_sgd
+  /// With fragments or a delay: ranks' weights differ even where `steps` is 0. A run that goes on without
+  /// them keeps it until its next synchronisation of all ranks.
+  bool streams = false;
   /// The mean of these tensors' changes ([first, last)) has been taken, or is on its way. It is applied at
   /// the end of step `due`, counted from the run's start.
   struct Pending {

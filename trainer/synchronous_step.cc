@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "comm/agree.h"
+#include "comm/block_transport.h"
 #include "core/buffer.h"
 #include "core/checksum.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/step_part.h"
 
@@ -31,12 +33,21 @@ DeviceBuffer<float> own_arena_of(Network& network, Transport& transport) {
 
 }  // namespace
 
-ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace,
+ExchangeOptions exchange_options(const RunConfig& run, Transport& transport, StreamView compute, Trace* trace,
                                  const std::vector<std::size_t>& parts) {
   ExchangeOptions o;
   o.device = compute.device();
   o.compute = compute;
   o.collective = run.exchange.collective;
+  if (o.collective == Collective::hierarchical)
+    o.ranks_per_block =
+        block_of(transport, static_cast<int>(run.exchange.ranks_per_block), "exchange.ranks_per_block").size;
+  if (o.ranks_per_block == transport.size() && transport.size() > 1 && transport.rank() == 0)
+    log::warn(
+        "exchange.ranks_per_block: all {} ranks are one block, so nothing travels between blocks, where "
+        "codecs "
+        "save bytes",
+        transport.size());
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
@@ -65,7 +76,7 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       times_(network.stream()),
       changes_(own_arena ? own_arena_of(network, transport) : DeviceBuffer<float>()),
       exchange_(transport, network, codecs, own_arena ? changes_.view() : network.gradients(),
-                exchange_options(run, network.stream(), trace, parts)),
+                exchange_options(run, transport, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
   if (trace) trace_.emplace(*trace, network_.stream());
@@ -199,6 +210,7 @@ StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   out.seconds.exposed_codec = stats.exposed_codec;
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
+  out.bytes_between = stats.bytes_between;
   out.steps = std::exchange(steps_, 0);
   out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});

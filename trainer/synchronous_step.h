@@ -29,8 +29,8 @@ namespace lpsgd {
 std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
                  const char* what = "gradient");
 
-/// The exchange's options in this run.
-ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace,
+/// The options in this run of the exchange between these ranks. Collective.
+ExchangeOptions exchange_options(const RunConfig& run, Transport& transport, StreamView compute, Trace* trace,
                                  const std::vector<std::size_t>& parts = {});
 
 /// One rank's steps: forward, backward while gradients are exchanged, update.
@@ -84,6 +84,7 @@ class SynchronousStep {
   virtual Exchange* block_exchange() { return nullptr; }
   /// Residuals, for checkpoints.
   ExchangeState state() const { return exchange_.coded().state(); }
+  ResidualLayout residual_layout() const { return exchange_.coded().residual_layout(); }
   std::vector<ResidualSizes> residual_sizes() const { return exchange_.coded().residual_sizes(); }
   /// See Exchange::copy_state.
   void copy_residuals(const ResidualViews& to) const { exchange_.coded().copy_state(to); }

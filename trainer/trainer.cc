@@ -412,9 +412,8 @@ class RankTrainer {
                                        replicas_equal ? "" : ", and the ranks' weights differ"));
     const Collective collective = run_.exchange.collective;
     if (!replicas_equal && collective != Collective::simulated && transport_.rank() == 0)
-      log::warn(
-          "epoch {}: the ranks' weights differ{}; --check-replicas finds the step", position_.epoch + 1,
-          collective == Collective::reduce_broadcast ? ", which only an error of a machine explains" : "");
+      log::warn("epoch {}: the ranks' weights differ{}; --check-replicas finds the step", position_.epoch + 1,
+                has_owners(collective) ? ", which only an error of a machine explains" : "");
     sums_.add_evaluation(now_seconds() - start, found.bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
@@ -458,6 +457,7 @@ class RankTrainer {
     record.seconds = sums.seconds;
     record.bytes_sent = sums.bytes_sent;
     record.bytes_fp32 = sums.bytes_fp32;
+    if (run_.exchange.collective == Collective::hierarchical) record.bytes_between = sums.bytes_between;
     record.bad_samples = sums.bad_samples;
     record.local_steps = run_.sync.kind != SyncKind::every_step;
     record.synchronisations = sums.exchanges;

@@ -23,7 +23,7 @@ bool allows_wide_access(const CodingJob& job, std::int64_t table) {
 
 using Unit = cuda::CodecKernels::Unit;
 
-CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs)
+CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs, Tables tables)
     : device_(device), options_(spec.options), kernels_(codec_entry(spec.kind).cuda()), ignored_(device, 1) {
   const Stream stream(device);
   const auto put = [&]<class T>(DeviceBuffer<T>& to, std::span<const T> from) {
@@ -44,7 +44,7 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     all_.constants = constants_.data();
   }
   const std::int64_t table = jobs.empty() ? 0 : Codec(spec, jobs[0].bucket).table_bytes();
-  const std::vector<cuda::Job> numbered = number(jobs, table);
+  const std::vector<cuda::Job> numbered = number(jobs, table, tables);
   put(jobs_, std::span<const cuda::Job>(numbered));
   all_.jobs = jobs_.data();
   all_.multiprocessors = cuda_device_info(device.index).multiprocessors;
@@ -89,9 +89,9 @@ void CudaBatch::make_topk_scratch(StreamView stream) {
 
 /// The jobs for the kernels, with their pieces, buckets, tables and scratch memory. Records begin behind
 /// `table` bytes.
-std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::int64_t table) {
+std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::int64_t table, Tables tables) {
   std::vector<cuda::Job> out;
-  std::map<std::uint32_t, std::int32_t> tables;
+  std::map<std::uint32_t, std::int32_t> of_tensors;
   for (const CodingJob& job : jobs) {
     cuda::Job& numbered = out.emplace_back();
     static_cast<CodingJob&>(numbered) = job;
@@ -99,8 +99,9 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::i
     if (job.non_finite == nullptr) numbered.non_finite = ignored_.data();
     numbered.contributions = job.ranks > 0 ? contributions_.data() + number * job.ranks : nullptr;
     // A reduction's table is the stripe's.
-    const auto next = static_cast<std::int32_t>(tables.size());
-    numbered.table_number = job.ranks > 0 ? number : tables.try_emplace(job.tensor, next).first->second;
+    const auto next = static_cast<std::int32_t>(of_tensors.size());
+    const bool has_own = job.ranks > 0 || tables == Tables::of_jobs;
+    numbered.table_number = has_own ? number : of_tensors.try_emplace(job.tensor, next).first->second;
     pieces_before_.push_back(numbered.pieces_before = all_.pieces);
     buckets_before_.push_back(numbered.buckets_before = all_.buckets);
     const std::int64_t buckets = (job.n + job.bucket - 1) / job.bucket;

@@ -24,16 +24,18 @@ constexpr std::size_t encoding_room(std::size_t bytes) {
 /// launch arguments. Work is queued on the given stream; use one stream at a time.
 class CudaBatch {
  public:
+  /// Of a codec that has tables, what one is made of when values are encoded: all jobs of a tensor, or a job.
+  enum class Tables : std::uint8_t { of_tensors, of_jobs };
   /// The jobs' pointers are device memory, but `contributions` points to an array on the host, which is
-  /// copied. With a codec that has a table, the jobs of a tensor share one and cover the whole tensor. All
-  /// jobs of a reduction have the same number of ranks.
-  CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs);
+  /// copied. All jobs of a reduction have the same number of ranks.
+  CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs,
+            Tables tables = Tables::of_tensors);
   CudaBatch(const CudaBatch&) = delete;
   CudaBatch& operator=(const CudaBatch&) = delete;
 
-  /// Codec::encode, Codec::reduce and Codec::decode of jobs. A codec with a table makes one for all jobs of a
-  /// tensor when it encodes, and one for each job when it reduces. With `step`, in device memory, the kernels
-  /// read the step's number there instead of context.step, so that the work can be captured (core/capture.h).
+  /// Codec::encode, Codec::reduce and Codec::decode of jobs. A codec with tables makes one for each job when
+  /// it reduces. With `step`, in device memory, the kernels read the step's number there instead of
+  /// context.step, so that the work can be captured (core/capture.h).
   void encode(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr);
   void reduce(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr) {
     encode(context, stream, step);
@@ -44,7 +46,7 @@ class CudaBatch {
   void check(StreamView stream);
 
  private:
-  std::vector<cuda::Job> number(std::span<const CodingJob> jobs, std::int64_t table);
+  std::vector<cuda::Job> number(std::span<const CodingJob> jobs, std::int64_t table, Tables tables);
   void make_topk_scratch(StreamView stream);
 
   const Device device_;

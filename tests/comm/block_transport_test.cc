@@ -42,7 +42,7 @@ std::vector<std::string> blocks_of(const std::vector<int>& machines, int ranks_p
     Machines all(threads, machines);
     std::string& mine = out[static_cast<std::size_t>(all.rank())];
     try {
-      const Block block = block_of(all, ranks_per_block);
+      const Block block = block_of(all, ranks_per_block, "sync.ranks_per_block");
       mine = std::to_string(block.size) + " from " + std::to_string(block.first);
     } catch (const ConfigError& e) {
       mine = e.what();
@@ -55,6 +55,8 @@ TEST(BlockOf, ANumberOfRanksSplitsMachinesToo) {
   using testing::ElementsAre;
   EXPECT_THAT(blocks_of({0, 0, 0, 1}, 2), ElementsAre("2 from 0", "2 from 0", "2 from 2", "2 from 2"));
   EXPECT_THAT(blocks_of({0, 0, 0}, 1), ElementsAre("1 from 0", "1 from 1", "1 from 2"));
+  EXPECT_THAT(blocks_of({0, 0, 0}, 2),
+              testing::Each("sync.ranks_per_block: 3 ranks cannot be divided into blocks of 2"));
 }
 
 TEST(BlockOf, ANodeIsAMachine) {

@@ -102,7 +102,7 @@ TEST_P(CudaExchange, EqualsTheReferenceHoweverItIsCut) {
               "dynamic8",    "mx",       "mx_nearest"};
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, ranks(), 3);
+    const auto expected = reference_means(setup, {ranks()}, 3);
     run([&](Transport& t, const MakeArena& a) { exchange_cases::equals_reference(t, setup, expected, a); });
   }
 }
@@ -149,6 +149,37 @@ TEST_P(CudaExchange, ErrorsAreMeasured) {
   run([&](Transport& t, const MakeArena& a) { exchange_cases::errors_are_measured(t, "mixed", a); });
 }
 
+/// Ranks in blocks of two.
+class CudaExchangeOfBlocks : public CudaExchange {
+ protected:
+  const exchange_cases::Way way{Collective::hierarchical, 2};
+};
+INSTANTIATE_TEST_SUITE_P(, CudaExchangeOfBlocks,
+                         testing::Combine(testing::Values(2, 4),
+                                          testing::Values(Path::staged, Path::pointers)),
+                         name_of);
+
+TEST_P(CudaExchangeOfBlocks, EqualsTheReferenceHoweverItIsCut) {
+  for (const char* codec : {"mixed", "none", "onebit_column", "optimal_feedback"}) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, {ranks(), way.ranks_per_block}, 3);
+    run([&](Transport& t, const MakeArena& a) {
+      exchange_cases::equals_reference(t, setup, expected, a, way);
+    });
+  }
+}
+
+TEST_P(CudaExchangeOfBlocks, ResidualsNanAndBytes) {
+  run([&](Transport& t, const MakeArena& a) {
+    exchange_cases::residuals_continue(t, "mixed", a, way);
+    exchange_cases::parts_are_the_whole(t, "mixed", way, a);
+    for (const char* codec : {"mixed", "majority", "none"})
+      exchange_cases::non_finite_is_named(t, codec, way, a);
+    exchange_cases::bytes_are_those_announced(t, "mixed", way, a);
+    exchange_cases::errors_are_measured(t, "mixed", a, way);
+  });
+}
+
 class CudaMessageCoder : public GpuTest, public testing::WithParamInterface<int> {
  protected:
   void run(const std::function<void(Transport&)>& body) { run_thread_ranks(GetParam(), body); }
@@ -158,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaMessageCoder, testing::Values(1, 2, 3));
 TEST_P(CudaMessageCoder, EqualsTheReferenceWhateverTheBuckets) {
   for (const char* codec : {"mixed", "onebit_column", "optimal_feedback", "topk_tensor"}) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, GetParam(), 3);
+    const auto expected = reference_means(setup, {GetParam()}, 3);
     run([&](Transport& t) { message_coder_cases::equals_reference(t, setup, expected, device); });
   }
 }

@@ -21,7 +21,7 @@ const char* const codecs[] = {
 TEST_F(CudaRanks, OverMpiEqualsTheReference) {
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, world().size(), 2);
+    const auto expected = reference_means(setup, {world().size()}, 2);
     exchange_cases::equals_reference(world(), setup, expected, arenas());
   }
   exchange_cases::none_is_the_mean(world(), Collective::allreduce, arenas());
@@ -31,7 +31,7 @@ TEST_F(CudaRanks, OverMpiEqualsTheReference) {
 TEST_F(Nccl, EqualsTheReference) {
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, world().size(), 3);
+    const auto expected = reference_means(setup, {world().size()}, 3);
     exchange_cases::equals_reference(*nccl, setup, expected, arenas());
   }
 }
@@ -39,6 +39,31 @@ TEST_F(Nccl, EqualsTheReference) {
 TEST_F(Nccl, NoneIsTheMean) {
   for (const Collective collective : {Collective::reduce_broadcast, Collective::allreduce})
     exchange_cases::none_is_the_mean(*nccl, collective, arenas());
+}
+
+/// Of two ranks, or all ranks as one block. With four ranks (tests/comm/CMakeLists.txt) there are two.
+exchange_cases::Way in_blocks() {
+  return {Collective::hierarchical, world().size() % 2 == 0 ? 2 : world().size()};
+}
+
+TEST_F(CudaRanks, BlocksOverMpi) {
+  for (const char* codec : {"mixed", "optimal_feedback"}) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, {world().size(), in_blocks().ranks_per_block}, 2);
+    exchange_cases::equals_reference(world(), setup, expected, arenas(), in_blocks());
+  }
+}
+
+TEST_F(Nccl, Blocks) {
+  for (const char* codec : {"mixed", "none", "qsgd4", "onebit_column", "optimal_feedback"}) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, {world().size(), in_blocks().ranks_per_block}, 3);
+    exchange_cases::equals_reference(*nccl, setup, expected, arenas(), in_blocks());
+  }
+  exchange_cases::residuals_continue(*nccl, "mixed", arenas(), in_blocks());
+  exchange_cases::parts_are_the_whole(*nccl, "mixed", in_blocks(), arenas());
+  exchange_cases::non_finite_is_named(*nccl, "mixed", in_blocks(), arenas());
+  exchange_cases::bytes_are_those_announced(*nccl, "mixed", in_blocks(), arenas());
 }
 
 /// The results of run_steps(), whose gradients are overwritten with other values before each step.
@@ -114,6 +139,7 @@ TEST_F(Nccl, LaunchedStepsAreTheSame) {
                                                       {"optimal_feedback", Collective::reduce_broadcast},
                                                       {"topk", Collective::reduce_broadcast},
                                                       {"none", Collective::reduce_broadcast},
+                                                      {"mixed", Collective::hierarchical},
                                                       {"none", Collective::allreduce},
                                                       {"mixed", Collective::simulated}};
   for (const auto& [codec, collective] : cases) {
@@ -123,6 +149,7 @@ TEST_F(Nccl, LaunchedStepsAreTheSame) {
       if (!options.overlap && codec != cases[0].first) continue;
       SCOPED_TRACE(codec + std::string(", chunks of ") + std::to_string(options.chunk_bytes));
       options.collective = collective;
+      options.ranks_per_block = in_blocks().ranks_per_block;
       options.measure_error = collective != Collective::allreduce;
       const Steps plain = run_steps(*nccl, setup, options, device, false, true);
       const Steps launched = run_steps(*nccl, setup, options, device, true, true);

@@ -37,9 +37,11 @@ std::unique_ptr<Arena> host_arena(std::size_t size) {
   return std::make_unique<HostArena>(size);
 }
 
-std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup) {
+std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup, const Way& way) {
   const auto make = [&](std::int64_t chunk, std::int64_t pack, int in_flight, bool overlap) {
     ExchangeOptions options;
+    options.collective = way.collective;
+    options.ranks_per_block = way.ranks_per_block;
     options.seed = setup.seed;
     options.chunk_bytes = chunk;
     options.pack_bytes = pack;
@@ -98,8 +100,8 @@ std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<f
 }
 
 void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
-                      const MakeArena& make_arena) {
-  for (const ExchangeOptions& options : all_options(setup)) {
+                      const MakeArena& make_arena, const Way& way) {
+  for (const ExchangeOptions& options : all_options(setup, way)) {
     const Means means =
         run(transport, setup, options, static_cast<std::uint32_t>(expected.size()), make_arena);
     for (std::size_t step = 0; step < expected.size(); ++step) {
@@ -122,19 +124,19 @@ void equals_reference(Transport& transport, const ExchangeSetup& setup, const Me
   }
 }
 
-void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& make_arena) {
+void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& make_arena,
+                         const Way& way) {
   const ExchangeSetup setup = make_setup(codec);
-  const Means means = run(transport, setup, all_options(setup)[1], 12, make_arena);
+  const Means means = run(transport, setup, all_options(setup, way)[1], 12, make_arena);
   for (std::size_t step = 0; step < means.size(); ++step) {
     const auto values = tensor_values(setup, means[step]);
     EXPECT_TRUE(transport.all_equal(checksum64(std::as_bytes(std::span(values))))) << "step " << step;
   }
 }
 
-void none_is_the_mean(Transport& transport, Collective collective, const MakeArena& make_arena) {
+void none_is_the_mean(Transport& transport, const Way& way, const MakeArena& make_arena) {
   const ExchangeSetup setup = make_setup("none");
-  for (ExchangeOptions options : all_options(setup)) {
-    options.collective = collective;
+  for (ExchangeOptions options : all_options(setup, way)) {
     const auto values = tensor_values(setup, run(transport, setup, options, 1, make_arena)[0]);
     std::vector<double> sum(values.size());
     for (int r = 0; r < transport.size(); ++r) {
@@ -148,9 +150,10 @@ void none_is_the_mean(Transport& transport, Collective collective, const MakeAre
   }
 }
 
-void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& make_arena) {
+void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& make_arena,
+                        const Way& way) {
   const ExchangeSetup setup = make_setup(codec);
-  const auto options = all_options(setup);
+  const auto options = all_options(setup, way);
   const Means straight = run(transport, setup, options[0], 4, make_arena);
   const auto arena = make_arena(setup.arena);
   ExchangeState saved;
@@ -171,13 +174,12 @@ void residuals_continue(Transport& transport, const std::string& codec, const Ma
   }
 }
 
-void parts_are_the_whole(Transport& transport, const std::string& codec, Collective collective,
+void parts_are_the_whole(Transport& transport, const std::string& codec, const Way& way,
                          const MakeArena& make_arena) {
   const ExchangeSetup setup = make_setup(codec);
   const std::size_t count = setup.tensors.size();
   const std::vector<std::size_t> ends{1, count / 2, count};
-  for (ExchangeOptions options : all_options(setup)) {
-    options.collective = collective;
+  for (ExchangeOptions options : all_options(setup, way)) {
     const Means whole = run(transport, setup, options, 3, make_arena);
     const auto arena = make_arena(setup.arena);
     options.parts = ends;
@@ -206,11 +208,10 @@ void parts_are_the_whole(Transport& transport, const std::string& codec, Collect
   }
 }
 
-void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective,
+void non_finite_is_named(Transport& transport, const std::string& codec, const Way& way,
                          const MakeArena& make_arena) {
   const ExchangeSetup setup = make_setup(codec);
-  ExchangeOptions options = all_options(setup)[1];
-  options.collective = collective;
+  ExchangeOptions options = all_options(setup, way)[1];
   const auto arena = make_arena(setup.arena);
   Exchange exchange(transport, setup.tensors, setup.codecs, arena->values(), setup.order,
                     arena->adapt(options));
@@ -242,15 +243,14 @@ void non_finite_is_named(Transport& transport, const std::string& codec, Collect
   check(exchange.check_finite(true));
 }
 
-void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective,
+void bytes_are_those_announced(Transport& transport, const std::string& codec, const Way& way,
                                const MakeArena& make_arena) {
   const ExchangeSetup setup = make_setup(codec);
   double announced = 0;
   for (std::size_t t = 0; t < setup.tensors.size(); ++t)
     announced += static_cast<double>(wire_bytes(setup.tensors[t], setup.codecs[t], transport.size()));
   EXPECT_TRUE(codec != "none" || announced == 4.0 * static_cast<double>(setup.elements()));
-  for (ExchangeOptions options : all_options(setup)) {
-    options.collective = collective;
+  for (ExchangeOptions options : all_options(setup, way)) {
     const auto arena = make_arena(setup.arena);
     Exchange exchange(transport, setup.tensors, setup.codecs, arena->values(), setup.order,
                       arena->adapt(options));
@@ -259,10 +259,15 @@ void bytes_are_those_announced(Transport& transport, const std::string& codec, C
       exchange_step(exchange, setup, step, *arena, setup.gradients(transport.rank(), 0));
     const std::uint64_t carried = transport.bytes_sent() - handed_over;
     const ExchangeStats stats = exchange.take_stats();
-    EXPECT_TRUE(collective == Collective::simulated || stats.bytes_sent == carried);
+    EXPECT_TRUE(way.collective == Collective::simulated || stats.bytes_sent == carried);
     double all = 0;
     for (const double sent : transport.all_gather(static_cast<double>(stats.bytes_sent))) all += sent;
-    EXPECT_EQ(all, 3.0 * 2.0 * (transport.size() - 1) * announced);
+    double between = 0;
+    for (const double sent : transport.all_gather(static_cast<double>(stats.bytes_between))) between += sent;
+    const int ranks = transport.size(), blocks = ranks / way.ranks_per_block;
+    const double within = 4.0 * static_cast<double>(setup.elements()) + announced;
+    EXPECT_EQ(all, 3.0 * (2.0 * (blocks - 1) * announced + (ranks - blocks) * within));
+    EXPECT_TRUE(!has_owners(way.collective) || between == 3.0 * 2.0 * (blocks - 1) * announced);
     EXPECT_GT(stats.encode, 0);
     EXPECT_GT(stats.decode, 0);
     EXPECT_GE(stats.transfer, 0);
@@ -299,9 +304,10 @@ void simulated_decodes_its_own(Transport& transport, const std::string& codec, c
   }
 }
 
-void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& make_arena) {
+void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& make_arena,
+                         const Way& way) {
   const ExchangeSetup setup = make_setup(codec);
-  ExchangeOptions options = all_options(setup)[1];
+  ExchangeOptions options = all_options(setup, way)[1];
   std::vector<CodingError> expected(setup.tensors.size());
   std::vector<std::vector<float>> residuals;
   for (const TensorInfo& tensor : setup.tensors)
@@ -310,9 +316,19 @@ void errors_are_measured(Transport& transport, const std::string& codec, const M
   const auto arena = make_arena(setup.arena);
   Exchange exchange(transport, setup.tensors, setup.codecs, arena->values(), setup.order,
                     arena->adapt(options));
+  const RankBlocks blocks{transport.size(), way.ranks_per_block};
   for (std::uint32_t step = 0; step < 3; ++step) {
-    const auto own = setup.gradients(transport.rank(), step);
+    auto own = setup.gradients(transport.rank(), step);
     exchange_step(exchange, setup, step, *arena, own);
+    if (blocks.size > 1) {  // this rank encodes its block's mean
+      const int first_rank = blocks.rank_at(blocks.block_of(transport.rank()), 0);
+      own = setup.gradients(first_rank, step);
+      for (int place = 1; place < blocks.size; ++place) {
+        const auto more = setup.gradients(first_rank + place, step);
+        for (std::size_t i = 0; i < own.size(); ++i) own[i] += more[i];
+      }
+      for (float& value : own) value *= 1.0f / static_cast<float>(blocks.size);
+    }
     for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
       const TensorInfo& tensor = setup.tensors[t];
       const auto c = make_codec(setup.codecs[t], tensor);
@@ -326,14 +342,21 @@ void errors_are_measured(Transport& transport, const std::string& codec, const M
       std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements));
       std::vector<float> decoded(g.size());
       float* r = c->error_feedback() ? residuals[t].data() : nullptr;
-      CodingJob job = c->job(0, tensor.elements, t);
-      job.values = g.data();
-      job.residual = r;
-      job.bytes = bytes.data();
-      job.out = decoded.data();
-      c->encode(job, {setup.seed, step, static_cast<std::uint32_t>(transport.rank()), 1});
-      c->decode(job);
+      std::vector<Stripe> coded{{0, tensor.elements, 0}};
+      if (blocks.size > 1) coded = encoded_stripes(tensor.elements, c->bucket(), blocks, transport.rank(), t);
+      std::vector<bool> is_coded(g.size());
+      for (const Stripe& s : coded) {
+        CodingJob job = c->job(s.first, s.last - s.first, t);
+        job.values = g.data() + s.first;
+        job.residual = r ? r + s.first : nullptr;
+        job.bytes = bytes.data();
+        job.out = decoded.data() + s.first;
+        c->encode(job, {setup.seed, step, static_cast<std::uint32_t>(transport.rank()), 1});
+        c->decode(job);
+        std::fill(is_coded.begin() + s.first, is_coded.begin() + s.last, true);
+      }
       for (std::size_t i = 0; i < g.size(); ++i) {
+        if (!is_coded[i]) continue;
         const double lost = r ? static_cast<double>(r[i]) : static_cast<double>(g[i] - decoded[i]);
         expected[t].gradient += static_cast<double>(g[i]) * static_cast<double>(g[i]);
         expected[t].error += lost * lost;
@@ -349,9 +372,11 @@ void errors_are_measured(Transport& transport, const std::string& codec, const M
     EXPECT_NEAR(sums[t].residual, expected[t].residual, 1e-9 * expected[t].residual) << t;
     EXPECT_EQ(sums[t].exchanges, 3);
     EXPECT_EQ(sums[t].float32, setup.codecs[t].is_none() ? 3 : 0);
-    const int ranks = transport.size(), copies = transport.rank() == 0 ? 3 * 2 * (ranks - 1) : 0;
-    EXPECT_EQ(sums[t].bytes,
-              static_cast<std::uint64_t>(copies) * wire_bytes(setup.tensors[t], setup.codecs[t], ranks));
+    const std::uint64_t wire = wire_bytes(setup.tensors[t], setup.codecs[t], blocks.ranks);
+    const auto between = static_cast<std::uint64_t>(2 * (blocks.count() - 1));
+    const auto within = static_cast<std::uint64_t>(blocks.ranks - blocks.count());
+    const auto values = static_cast<std::uint64_t>(setup.tensors[t].elements);
+    EXPECT_EQ(sums[t].bytes, transport.rank() == 0 ? 3 * (between * wire + within * (wire + 4 * values)) : 0);
   }
   exchange.take_errors(after);
   for (const CodingError& sum : after) EXPECT_EQ(sum.gradient + sum.error, 0.0);

@@ -13,8 +13,15 @@ namespace lpsgd::exchange_cases {
 
 using Means = std::vector<std::vector<float>>;  // an arena per step
 
+/// A collective, and the blocks of ranks of a hierarchical one.
+struct Way {
+  Way(Collective c = Collective::reduce_broadcast, int size = 1)  // NOLINT(google-explicit-constructor)
+      : collective(c), ranks_per_block(size) {}
+  Collective collective;
+  int ranks_per_block;
+};
 /// Ways of cutting, packing and overlapping that must not change a bit.
-std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup);
+std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup, const Way& way = {});
 
 /// A rank's gradients, in host or device memory.
 class Arena {
@@ -42,21 +49,24 @@ Means run(Transport& transport, const ExchangeSetup& setup, const ExchangeOption
 std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<float>& arena);
 
 void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
-                      const MakeArena& arena = host_arena);
-void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
-void none_is_the_mean(Transport& transport, Collective collective, const MakeArena& arena = host_arena);
-void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
+                      const MakeArena& arena = host_arena, const Way& way = {});
+void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena,
+                         const Way& way = {});
+void none_is_the_mean(Transport& transport, const Way& way, const MakeArena& arena = host_arena);
+void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena,
+                        const Way& way = {});
 /// A step that goes through the parts one after another, some of them while the caller does something else.
-void parts_are_the_whole(Transport& transport, const std::string& codec, Collective collective,
+void parts_are_the_whole(Transport& transport, const std::string& codec, const Way& way,
                          const MakeArena& arena = host_arena);
-void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective,
+void non_finite_is_named(Transport& transport, const std::string& codec, const Way& way,
                          const MakeArena& arena = host_arena);
-void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective,
+void bytes_are_those_announced(Transport& transport, const std::string& codec, const Way& way,
                                const MakeArena& arena = host_arena);
 void simulated_decodes_its_own(Transport& transport, const std::string& codec,
                                const MakeArena& arena = host_arena);
 
 /// Coding errors as docs/exchange.md defines them, and none if they are not measured.
-void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
+void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena,
+                         const Way& way = {});
 
 }  // namespace lpsgd::exchange_cases

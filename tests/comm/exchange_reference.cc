@@ -126,20 +126,30 @@ std::vector<float> ExchangeSetup::gradients(int rank, std::uint32_t step) const 
   return values;
 }
 
-ExchangeReference::ExchangeReference(const ExchangeSetup& setup, int ranks)
-    : setup_(setup), ranks_(ranks), residual1_(static_cast<std::size_t>(ranks)) {
+ExchangeReference::ExchangeReference(const ExchangeSetup& setup, const RankBlocks& ranks)
+    : setup_(setup), blocks_(ranks), residual1_(static_cast<std::size_t>(ranks.count())) {
   for (const TensorInfo& tensor : setup.tensors) {
     const std::vector<float> zeros(static_cast<std::size_t>(tensor.elements));
-    for (auto& of_rank : residual1_) of_rank.push_back(zeros);
+    for (auto& of_block : residual1_) of_block.push_back(zeros);
     residual2_.push_back(zeros);
   }
 }
 
 std::vector<float> ExchangeReference::step() {
-  const auto ranks = static_cast<std::size_t>(ranks_);
-  std::vector<std::vector<float>> gradients;
-  for (int r = 0; r < ranks_; ++r) gradients.push_back(setup_.gradients(r, step_));
-  std::vector<float> means = gradients[0];  // gaps of the arena keep rank 0's values
+  const int ranks = blocks_.ranks;
+  std::vector<std::vector<float>> gradients;  // of each block: the mean of its ranks
+  std::vector<float> means;                   // gaps of the arena keep rank 0's values
+  for (int r = 0; r < ranks; ++r) {
+    const std::vector<float> own = setup_.gradients(r, step_);
+    if (r == 0) means = own;
+    if (blocks_.place_of(r) == 0) {
+      gradients.push_back(own);
+    } else {
+      for (std::size_t i = 0; i < own.size(); ++i) gradients.back()[i] += own[i];
+    }
+    if (blocks_.size > 1 && blocks_.place_of(r) == blocks_.size - 1)
+      for (float& value : gradients.back()) value *= 1.0f / static_cast<float>(blocks_.size);
+  }
   for (std::size_t t = 0; t < setup_.tensors.size(); ++t) {
     const TensorInfo& tensor = setup_.tensors[t];
     const bool feedback = setup_.codecs[t].error_feedback;
@@ -148,7 +158,18 @@ std::vector<float> ExchangeReference::step() {
     const std::int64_t buckets = (tensor.elements + bucket - 1) / bucket;
     const auto index = memory_index(tensor, setup_.codecs[t]);
     const auto offset = static_cast<std::size_t>(tensor.offset);
-    // Round 1: every rank's buckets, decoded and added.
+    // The stripes and their owners.
+    struct Owned {
+      std::int64_t begin, end;
+      int owner;
+    };
+    std::vector<Owned> stripes;
+    for (std::int64_t stripe = 0; stripe < ranks; ++stripe)
+      stripes.push_back(
+          {std::min(tensor.elements, stripe * buckets / ranks * bucket),
+           std::min(tensor.elements, (stripe + 1) * buckets / ranks * bucket),
+           static_cast<int>((static_cast<std::size_t>(stripe) + t) % static_cast<std::size_t>(ranks))});
+    // Round 1: every block's buckets, decoded and added. The rank at the owner's place encodes them.
     std::vector<float> mean(static_cast<std::size_t>(tensor.elements));
     std::vector<std::byte> bytes(codec.encoded_bytes(std::min(bucket, tensor.elements)));
     std::vector<std::byte> table(codec.table_bytes());
@@ -170,31 +191,33 @@ std::vector<float> ExchangeReference::step() {
       codec.encode(job_of(first, n, values, residual), context);
       codec.decode(job_of(first, n, values, residual));
     };
-    for (std::size_t r = 0; r < ranks; ++r) {
+    for (int b = 0; b < blocks_.count(); ++b) {
       std::vector<float> values(mean.size());
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradients[r][offset + index[i]];
-      float* residual = feedback ? residual1_[r][t].data() : nullptr;
-      make_table(0, tensor.elements, values.data(), residual);
-      const CodingContext context{setup_.seed, step_, static_cast<std::uint32_t>(r), 1};
-      for (std::int64_t first = 0; first < tensor.elements; first += bucket) {
-        const std::int64_t n = std::min(bucket, tensor.elements - first);
-        code(first, n, values.data(), residual, context);
-        for (std::int64_t i = 0; i < n; ++i) {
-          float& sum = mean[static_cast<std::size_t>(first + i)];
-          const float q = decoded[static_cast<std::size_t>(i)];
-          sum = r == 0 ? q : sum + q;
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = gradients[static_cast<std::size_t>(b)][offset + index[i]];
+      float* residual = feedback ? residual1_[static_cast<std::size_t>(b)][t].data() : nullptr;
+      if (blocks_.size == 1) make_table(0, tensor.elements, values.data(), residual);
+      for (const auto& [begin, end, owner] : stripes) {
+        if (blocks_.size > 1) make_table(begin, end - begin, values.data(), residual);
+        const int encoder = blocks_.rank_at(b, blocks_.place_of(owner));
+        const CodingContext context{setup_.seed, step_, static_cast<std::uint32_t>(encoder), 1};
+        for (std::int64_t first = begin; first < end; first += bucket) {
+          const std::int64_t n = std::min(bucket, end - first);
+          code(first, n, values.data(), residual, context);
+          for (std::int64_t i = 0; i < n; ++i) {
+            float& sum = mean[static_cast<std::size_t>(first + i)];
+            const float q = decoded[static_cast<std::size_t>(i)];
+            sum = b == 0 ? q : sum + q;
+          }
         }
       }
     }
-    for (float& value : mean) value *= 1.0f / static_cast<float>(ranks_);
+    for (float& value : mean) value *= 1.0f / static_cast<float>(blocks_.count());
     // Round 2: each owner's buckets.
-    for (std::int64_t stripe = 0; stripe < ranks_; ++stripe) {
-      const std::int64_t begin = std::min(tensor.elements, stripe * buckets / ranks_ * bucket);
-      const std::int64_t end = std::min(tensor.elements, (stripe + 1) * buckets / ranks_ * bucket);
+    for (const auto& [begin, end, owner] : stripes) {
       float* residual = feedback ? residual2_[t].data() : nullptr;
       make_table(begin, end - begin, mean.data(), residual);
-      const auto owner = static_cast<std::uint32_t>((static_cast<std::size_t>(stripe) + t) % ranks);
-      const CodingContext context{setup_.seed, step_, owner, 2};
+      const CodingContext context{setup_.seed, step_, static_cast<std::uint32_t>(owner), 2};
       for (std::int64_t first = begin; first < end; first += bucket) {
         const std::int64_t n = std::min(bucket, end - first);
         code(first, n, mean.data(), residual, context);
@@ -207,7 +230,8 @@ std::vector<float> ExchangeReference::step() {
   return means;
 }
 
-std::vector<std::vector<float>> reference_means(const ExchangeSetup& setup, int ranks, std::uint32_t steps) {
+std::vector<std::vector<float>> reference_means(const ExchangeSetup& setup, const RankBlocks& ranks,
+                                                std::uint32_t steps) {
   ExchangeReference reference(setup, ranks);
   std::vector<std::vector<float>> means;
   for (std::uint32_t s = 0; s < steps; ++s) means.push_back(reference.step());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rank_blocks.h"
 #include "core/tensor_info.h"
 #include "quant/codec.h"
 
@@ -35,19 +36,20 @@ ExchangeSetup make_setup(const std::string& codec);
 
 class ExchangeReference {
  public:
-  ExchangeReference(const ExchangeSetup& setup, int ranks);
+  ExchangeReference(const ExchangeSetup& setup, const RankBlocks& ranks);
   /// The next step's mean, as an arena. Updates the residuals.
   std::vector<float> step();
 
  private:
   const ExchangeSetup& setup_;
-  const int ranks_;
+  const RankBlocks blocks_;
   std::uint32_t step_ = 0;
-  std::vector<std::vector<std::vector<float>>> residual1_;  // rank, tensor
+  std::vector<std::vector<std::vector<float>>> residual1_;  // block, tensor
   std::vector<std::vector<float>> residual2_;               // tensor
 };
 
 /// The first `steps` means.
-std::vector<std::vector<float>> reference_means(const ExchangeSetup& setup, int ranks, std::uint32_t steps);
+std::vector<std::vector<float>> reference_means(const ExchangeSetup& setup, const RankBlocks& ranks,
+                                                std::uint32_t steps);
 
 }  // namespace lpsgd

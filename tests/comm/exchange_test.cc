@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ExchangeOfRanks, testing::Values(1, 2, 3, 4, 5, 
 TEST_P(ExchangeOfRanks, EqualsTheReferenceHoweverItIsCut) {
   for (const std::string& codec : codec_names()) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, GetParam(), 3);
+    const auto expected = reference_means(setup, {GetParam()}, 3);
     run([&](Transport& t) { exchange_cases::equals_reference(t, setup, expected); });
   }
 }
@@ -78,6 +78,66 @@ TEST_P(ExchangeOfRanks, ErrorsAreMeasured) {
     run([&](Transport& t) { exchange_cases::errors_are_measured(t, codec); });
 }
 
+/// Ranks, and ranks per block.
+class ExchangeOfBlocks : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  RankBlocks blocks() const { return {GetParam().first, GetParam().second}; }
+  exchange_cases::Way way() const { return {Collective::hierarchical, blocks().size}; }
+  void run(const std::function<void(Transport&)>& body) { run_thread_ranks(blocks().ranks, body); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, ExchangeOfBlocks,
+                         testing::Values(std::pair(3, 1), std::pair(2, 2), std::pair(4, 2), std::pair(6, 2),
+                                         std::pair(6, 3), std::pair(9, 3), std::pair(8, 4), std::pair(5, 5)));
+
+TEST_P(ExchangeOfBlocks, EqualsTheReferenceHoweverItIsCut) {
+  for (const std::string& codec : codec_names()) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, blocks(), 3);
+    run([&](Transport& t) {
+      exchange_cases::equals_reference(t, setup, expected, exchange_cases::host_arena, way());
+    });
+  }
+}
+
+TEST_P(ExchangeOfBlocks, ReplicasStayEqual) {
+  run([&](Transport& t) {
+    exchange_cases::replicas_stay_equal(t, "mixed", exchange_cases::host_arena, way());
+  });
+}
+
+TEST_P(ExchangeOfBlocks, NoneIsTheMean) {
+  run([&](Transport& t) { exchange_cases::none_is_the_mean(t, way()); });
+}
+
+TEST_P(ExchangeOfBlocks, ResidualsContinue) {
+  for (const char* codec : {"mixed", "onebit64", "onebit_column"})
+    run([&](Transport& t) {
+      exchange_cases::residuals_continue(t, codec, exchange_cases::host_arena, way());
+    });
+}
+
+TEST_P(ExchangeOfBlocks, PartsAreTheWhole) {
+  for (const char* codec : {"mixed", "onebit_column"})
+    run([&](Transport& t) { exchange_cases::parts_are_the_whole(t, codec, way()); });
+}
+
+TEST_P(ExchangeOfBlocks, NonFiniteIsNamed) {
+  for (const std::string& codec : codec_names())
+    run([&](Transport& t) { exchange_cases::non_finite_is_named(t, codec, way()); });
+}
+
+TEST_P(ExchangeOfBlocks, BytesAreThoseAnnounced) {
+  for (const std::string& codec : codec_names())
+    run([&](Transport& t) { exchange_cases::bytes_are_those_announced(t, codec, way()); });
+}
+
+TEST_P(ExchangeOfBlocks, ErrorsAreMeasured) {
+  for (const char* codec : {"mixed", "onebit_column"})
+    run([&](Transport& t) {
+      exchange_cases::errors_are_measured(t, codec, exchange_cases::host_arena, way());
+    });
+}
+
 TEST(Exchange, AllreduceTakesNoCodec) {
   run_thread_ranks(1, [](Transport& t) {
     const ExchangeSetup setup = make_setup("qsgd4");
@@ -94,14 +154,16 @@ TEST(Exchange, AllreduceTakesNoCodec) {
 }
 
 TEST(Exchange, FailureOfOneRankInAStepEndsAll) {
-  for (const Collective collective :
-       {Collective::reduce_broadcast, Collective::allreduce, Collective::simulated}) {
+  for (const exchange_cases::Way& way :
+       std::initializer_list<exchange_cases::Way>{Collective::reduce_broadcast,
+                                                  Collective::allreduce,
+                                                  Collective::simulated,
+                                                  {Collective::hierarchical, 2}}) {
     std::atomic<int> ended{0};
     try {
       run_thread_ranks(4, [&](Transport& t) {
         const ExchangeSetup setup = make_setup("none");
-        ExchangeOptions options = exchange_cases::all_options(setup)[1];
-        options.collective = collective;
+        const ExchangeOptions options = exchange_cases::all_options(setup, way)[1];
         const auto arena = exchange_cases::host_arena(setup.arena);
         Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options);
         try {  // a rank may still be in the step before when another one fails
@@ -214,12 +276,19 @@ TEST(ExchangeState, SizesAreChecked) {
   });
 }
 
-TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
+/// With other numbers of ranks, and with other blocks of them.
+void redistribute(const RankBlocks& before) {
   const ExchangeSetup setup = make_setup("mixed");
-  std::vector<ExchangeState> old(3);
-  run_thread_ranks(3, [&](Transport& t) {
+  const auto options_of = [](const RankBlocks& blocks) {
+    ExchangeOptions options;
+    if (blocks.size > 1) options.collective = Collective::hierarchical;
+    options.ranks_per_block = blocks.size;
+    return options;
+  };
+  std::vector<ExchangeState> old(static_cast<std::size_t>(before.ranks));
+  run_thread_ranks(before.ranks, [&](Transport& t) {
     const auto arena = exchange_cases::host_arena(setup.arena);
-    Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, {});
+    Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options_of(before));
     for (std::uint32_t step = 0; step < 2; ++step)
       exchange_cases::exchange_step(exchange, setup, step, *arena, setup.gradients(t.rank(), step));
     old[static_cast<std::size_t>(t.rank())] = exchange.state();
@@ -233,35 +302,61 @@ TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
     }
     return whole;
   };
-  const auto redistributed = [&](int ranks, int rank) {
-    Redistribution all(setup.tensors, setup.codecs, 3, ranks, rank);
+  // By element, the mean over blocks of what the rank that encodes it keeps.
+  const auto round1 = [&](const std::vector<ExchangeState>& states, const RankBlocks& blocks, std::size_t t) {
+    const TensorInfo& tensor = setup.tensors[t];
+    std::vector<float> mean(static_cast<std::size_t>(tensor.elements));
+    for (int r = 0; r < blocks.ranks; ++r) {
+      const std::vector<float>& kept = states[static_cast<std::size_t>(r)].round1[t];
+      std::size_t next = 0;
+      for (const Stripe& s : stripes(tensor.elements, setup.codecs[t].bucket.of(tensor), blocks.ranks, t)) {
+        if (s.owner % blocks.size != r % blocks.size) continue;
+        for (std::int64_t i = s.first; i < s.last; ++i)
+          mean[static_cast<std::size_t>(i)] += kept.at(next++) / static_cast<float>(blocks.count());
+      }
+      EXPECT_EQ(next, kept.size());
+    }
+    return mean;
+  };
+  const auto redistributed = [&](const RankBlocks& ranks, int rank) {
+    Redistribution all(setup.tensors, setup.codecs, before, {.ranks = ranks}, rank);
     for (const ExchangeState& state : old) all.add(state);
     return all.take();
   };
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const RankBlocks& ranks : {RankBlocks{1}, RankBlocks{2}, RankBlocks{3}, RankBlocks{5},
+                                  RankBlocks{2, 2}, RankBlocks{4, 2}, RankBlocks{6, 3}, RankBlocks{6, 2}}) {
     std::vector<ExchangeState> states;
-    for (int r = 0; r < ranks; ++r) states.push_back(redistributed(ranks, r));
+    for (int r = 0; r < ranks.ranks; ++r) states.push_back(redistributed(ranks, r));
     for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
       const bool feedback = setup.codecs[t].error_feedback;
       const std::size_t n = feedback ? static_cast<std::size_t>(setup.tensors[t].elements) : 0;
-      for (const ExchangeState& state : states) {
-        ASSERT_EQ(state.round1[t].size(), n);
-        for (std::size_t i = 0; i < n; ++i)
-          ASSERT_NEAR(state.round1[t][i],
-                      (old[0].round1[t][i] + old[1].round1[t][i] + old[2].round1[t][i]) / 3, 1e-6f);
+      if (!feedback) {
+        for (const ExchangeState& state : states) EXPECT_TRUE(state.round1[t].empty());
+      } else {
+        const std::vector<float> expected = round1(old, before, t), kept = round1(states, ranks, t);
+        for (std::size_t i = 0; i < n; ++i) ASSERT_NEAR(kept[i], expected[i], 1e-6f);
+        // Each rank has the mean itself.
+        for (const ExchangeState& state : states)
+          for (std::size_t i = 0; ranks.size == 1 && i < n; ++i)
+            ASSERT_NEAR(state.round1[t][i], expected[i], 1e-6f);
       }
       EXPECT_EQ(round2(states, t).size(), n);
       EXPECT_EQ(round2(states, t), round2(old, t));
     }
-    run_thread_ranks(ranks, [&](Transport& t) {
+    run_thread_ranks(ranks.ranks, [&](Transport& t) {
       const auto arena = exchange_cases::host_arena(setup.arena);
-      Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, {});
+      Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options_of(ranks));
       exchange.set_state(states[static_cast<std::size_t>(t.rank())]);
       exchange_cases::exchange_step(exchange, setup, 2, *arena, setup.gradients(t.rank(), 2));
     });
   }
   old[1].round2[0].pop_back();
-  EXPECT_THROW(redistributed(2, 0), Error);
+  EXPECT_THROW(redistributed({2}, 0), Error);
+}
+
+TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
+  for (const RankBlocks& before : {RankBlocks{3}, RankBlocks{4, 2}, RankBlocks{6, 3}, RankBlocks{2, 2}})
+    redistribute(before);
 }
 
 TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
@@ -271,9 +366,11 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
     tensors[t].info = setup.tensors[t];
     tensors[t].codec = make_codec(setup.codecs[t], setup.tensors[t]);
   }
-  for (const int owners : {1, 2, 3, 5, 40})
+  for (const RankBlocks& blocks : {RankBlocks{1}, RankBlocks{2}, RankBlocks{3}, RankBlocks{5}, RankBlocks{40},
+                                   RankBlocks{6, 3}, RankBlocks{4, 4}})
     for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
-      const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, *options.pack_bytes});
+      const int owners = blocks.ranks;
+      const auto units = make_plan(tensors, setup.order, {blocks, options.chunk_bytes, *options.pack_bytes});
       std::vector<std::vector<int>> covered;
       for (const TensorInfo& tensor : setup.tensors)
         covered.emplace_back(static_cast<std::size_t>(tensor.elements));
@@ -284,6 +381,9 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
         bytes += unit.bytes();
         for (int owner = 0; owner < owners; ++owner)
           for (const Segment& segment : unit.owned_by(owner)) {
+            const Stripe own = stripe_of(blocks.rank_of(owner), tensors[segment.tensor].info.elements,
+                                         tensors[segment.tensor].codec->bucket(), owners, segment.tensor);
+            EXPECT_TRUE(own.first <= segment.first && segment.first + segment.n <= own.last);
             EXPECT_EQ(segment.first % tensors[segment.tensor].codec->bucket(), 0);
             EXPECT_LT(segment.at, unit.message_bytes(owner));
             const auto position = std::find(setup.order.begin(), setup.order.end(), segment.tensor);
@@ -298,9 +398,9 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
         announced += wire_bytes(setup.tensors[t], setup.codecs[t], owners);
       EXPECT_EQ(bytes, announced);
     }
-  EXPECT_EQ(make_plan(tensors, setup.order, {3, 1 << 20, 1 << 20}).size(), 1u);
-  EXPECT_EQ(make_plan(tensors, setup.order, {3, 1 << 20, 0}).size(), tensors.size());
-  EXPECT_GT(make_plan(tensors, setup.order, {3, 1 << 12, 0}).size(), tensors.size());
+  EXPECT_EQ(make_plan(tensors, setup.order, {{3}, 1 << 20, 1 << 20}).size(), 1u);
+  EXPECT_EQ(make_plan(tensors, setup.order, {{3}, 1 << 20, 0}).size(), tensors.size());
+  EXPECT_GT(make_plan(tensors, setup.order, {{3}, 1 << 12, 0}).size(), tensors.size());
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ void equals_reference(Transport& transport, const ExchangeSetup& setup,
 
 void residuals_continue(Transport& transport, const std::string& codec, Device device) {
   const ExchangeSetup setup = make_setup(codec);
-  const auto expected = reference_means(setup, transport.size(), 4);
+  const auto expected = reference_means(setup, {transport.size()}, 4);
   Rank first(transport, setup, device), second(transport, setup, device);
   const auto buckets = first.add(cut(setup, 2));
   for (std::uint32_t step = 0; step < 2; ++step)

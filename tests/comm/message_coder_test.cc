@@ -23,7 +23,7 @@ TEST_P(MessageCoderOfRanks, EqualsTheReferenceWhateverTheBuckets) {
   for (const NamedCodec& codec : tested_codecs()) codecs.emplace_back(codec.name);
   for (const std::string& codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, GetParam(), 3);
+    const auto expected = reference_means(setup, {GetParam()}, 3);
     run([&](Transport& t) { message_coder_cases::equals_reference(t, setup, expected, Device::cpu()); });
   }
 }

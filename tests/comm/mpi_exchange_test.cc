@@ -13,7 +13,7 @@ TEST(MpiExchange, EqualsTheReferenceHoweverItIsCut) {
   for (const char* codec : {"mixed", "none", "onebit64", "onebit_column", "qsgd2", "qsgd4", "qsgd16",
                             "optimal_feedback", "topk", "majority"}) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, world().size(), 2);
+    const auto expected = reference_means(setup, {world().size()}, 2);
     exchange_cases::equals_reference(world(), setup, expected);
   }
 }
@@ -58,6 +58,20 @@ TEST(MpiExchange, BytesAreThoseAnnounced) {
   exchange_cases::bytes_are_those_announced(world(), "mixed", Collective::reduce_broadcast);
   exchange_cases::bytes_are_those_announced(world(), "mixed", Collective::simulated);
   exchange_cases::bytes_are_those_announced(world(), "none", Collective::allreduce);
+}
+
+// Blocks of two ranks, or all ranks as one block. With four ranks (tests/comm/CMakeLists.txt) there are two.
+TEST(MpiExchange, OfBlocks) {
+  const exchange_cases::Way way(Collective::hierarchical, world().size() % 2 == 0 ? 2 : world().size());
+  for (const char* codec : {"mixed", "none", "onebit_column", "qsgd4", "optimal_feedback", "topk"}) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, {world().size(), way.ranks_per_block}, 2);
+    exchange_cases::equals_reference(world(), setup, expected, exchange_cases::host_arena, way);
+  }
+  exchange_cases::residuals_continue(world(), "mixed", exchange_cases::host_arena, way);
+  exchange_cases::parts_are_the_whole(world(), "mixed", way);
+  exchange_cases::non_finite_is_named(world(), "mixed", way);
+  exchange_cases::bytes_are_those_announced(world(), "mixed", way);
 }
 
 // Run by itself (tests/comm/CMakeLists.txt): the whole job is to end, with a status other than 0.

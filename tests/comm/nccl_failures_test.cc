@@ -102,7 +102,7 @@ TEST_F(Nccl, AMissingRankIsReported) {
   const CapturedLog log;
   const bool missing = world().rank() == 0;
   const ExchangeSetup setup = make_setup("qsgd4");
-  const auto expected = reference_means(setup, world().size(), 2);
+  const auto expected = reference_means(setup, {world().size()}, 2);
   ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
   const StepLimit limit(4);                                         // a warning a second
   CudaArena arena(device, setup.arena);

@@ -20,6 +20,7 @@ struct StressCase {
   const char* codec;
   Collective collective = Collective::reduce_broadcast;
   double link = 0;  // bits a second
+  int ranks_per_block = 1;
 
   friend void PrintTo(const StressCase& c, std::ostream* out) { *out << c.name << " of " << c.ranks; }
 };
@@ -32,6 +33,7 @@ const StressCase cases[] = {
     {3, "none", "none"},
     {4, "onebit", "onebit64"},
     {2, "link", "qsgd4", Collective::reduce_broadcast, 2e9},
+    {4, "blocks", "mixed", Collective::hierarchical, 0, 2},
     {3, "allreduce", "none", Collective::allreduce},
     {2, "simulated", "qsgd8", Collective::simulated},
 };
@@ -60,6 +62,7 @@ TEST_P(ExchangeStress, AThousandSteps) {
     Trace trace(std::size_t{1} << 13);  // smaller than the spans written
     ExchangeOptions options;
     options.collective = c.collective;
+    options.ranks_per_block = c.ranks_per_block;
     options.seed = setup.seed;
     options.chunk_bytes = 8192;
     options.pack_bytes = 512;
@@ -89,7 +92,7 @@ TEST_P(ExchangeStress, AThousandSteps) {
   if (c.collective == Collective::simulated) return;  // each rank keeps its own
   for (const auto& of_rank : hashes) EXPECT_EQ(of_rank, hashes[0]);
   if (c.collective == Collective::allreduce) return;  // the transport's order of addition
-  const auto means = reference_means(setup, c.ranks, 3);
+  const auto means = reference_means(setup, {c.ranks, c.ranks_per_block}, 3);
   for (std::size_t step = 0; step < means.size(); ++step)
     EXPECT_EQ(hashes[0][step], hash(setup, means[step])) << "step " << step;
 }

@@ -196,6 +196,30 @@ TEST(LocalResume, BlocksOfAnotherSizeGoOnFromTheAverage) {
   }
 }
 
+/// After fragments ranks' weights differ also where no step has been made since the last turn.
+TEST(LocalResume, RanksAreApartUntilASynchronisationOfAllTensors) {
+  const RunConfig run = small_run(with(local, {"sync.steps=2", "sync.fragments=2"}));
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 4);
+    EXPECT_EQ(rank.step->sync_position().steps, 0);
+    save(rank, transport, 4);
+  });
+  const RunConfig next = small_run(with(local, {"sync.steps=2"}));
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(next, transport);
+    rank.checkpoints.restore(find_resume_point(folder.path()).value());
+    const std::vector<float> weights = rank.weights();
+    EXPECT_FALSE(transport.all_equal(checksum64(std::as_bytes(std::span(weights)))));
+    EXPECT_FALSE(rank.step->is_synchronised());
+    EXPECT_TRUE(rank.step->replicas_equal());
+    rank.train(4, 6);
+    EXPECT_TRUE(rank.step->is_synchronised());
+    EXPECT_TRUE(rank.step->replicas_equal());
+  });
+}
+
 /// What local steps changed is in the ranks' weights, too.
 TEST(LocalResume, AMeanOnItsWayIsDroppedWhereItCannotGoOn) {
   const RunConfig run = small_run(streamed);

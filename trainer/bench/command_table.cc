@@ -38,7 +38,10 @@ RunCommand declare_exchange(CLI::App& app, const Words& words) {
       ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
   app.add_option("--collective", bench->collective, "as exchange.collective; allreduce takes codec none")
       ->capture_default_str()
-      ->check(CLI::IsMember({"reduce_broadcast", "allreduce", "simulated"}));
+      ->check(CLI::IsMember({"reduce_broadcast", "hierarchical", "allreduce", "simulated"}));
+  app.add_option("--ranks-per-block", bench->ranks_per_block,
+                 "of collective hierarchical, as exchange.ranks_per_block (default: the ranks of a machine)")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--device", bench->device, "where gradients lie and are coded; nccl: cuda")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));

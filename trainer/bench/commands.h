@@ -25,7 +25,8 @@ struct BenchExchangeArguments {
   std::string transport;            // empty: mpi under mpirun, threads otherwise
   std::string device = "cpu";       // or "cuda"; nccl takes cuda
   std::string collective = "reduce_broadcast";
-  std::vector<int> ranks;                                              // of transport threads; empty: 2
+  int ranks_per_block = 0;  // of hierarchical; 0: those of a machine
+  std::vector<int> ranks;   // of transport threads; empty: 2
   std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
   std::int64_t repeats = 10;
   std::string link;  // as exchange.link; empty: none

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "comm/agree.h"
+#include "comm/block_transport.h"
 #include "comm/link.h"
 #include "comm/nccl_transport.h"
 #include "core/buffer.h"
@@ -56,6 +57,7 @@ struct Sweep {
   LinkSpec link;
   Collective collective = Collective::reduce_broadcast;
   std::string collective_name;
+  int ranks_per_block = 1;  // 0: those of a machine
   DeviceChoice device = DeviceChoice::cpu;
   bool nccl = false;
   std::int64_t repeats = 1;
@@ -119,9 +121,9 @@ class TensorExchange {
     Buffer<float> result(static_cast<std::size_t>(n_)), expected(static_cast<std::size_t>(n_));
     std::optional<ExchangeExpectation> expectation;
     if (simulated)
-      expectation.emplace(spec_, n_, ranks_.size(), ranks_.rank());
+      expectation.emplace(spec_, n_, RankBlocks{ranks_.size()}, ranks_.rank());
     else if (ranks_.rank() == 0)
-      expectation.emplace(spec_, n_, ranks_.size(), std::nullopt);
+      expectation.emplace(spec_, n_, exchange_.residual_layout().ranks, std::nullopt);
     std::uint64_t wrong = 0;
     for (std::uint32_t s = 0; s < checked_steps; ++s) {
       StepTimes ignored;
@@ -151,6 +153,8 @@ class TensorExchange {
     ExchangeOptions options;
     options.seed = ExchangeExpectation::seed;
     options.collective = sweep_.collective;
+    if (options.collective == Collective::hierarchical)
+      options.ranks_per_block = block_of(ranks_, sweep_.ranks_per_block, "--ranks-per-block").size;
     options.device = stream_.device();
     options.compute = stream_;
     return options;
@@ -403,6 +407,10 @@ Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
   if (sweep.nccl && !arguments.link.empty())
     throw ConfigError("--link: cannot be emulated over nccl; use mpi or threads");
   sweep.collective_name = arguments.collective;
+  if (arguments.collective == "hierarchical") sweep.collective = Collective::hierarchical;
+  if (arguments.ranks_per_block > 0 && sweep.collective != Collective::hierarchical)
+    throw ConfigError("--ranks-per-block: has a meaning with --collective hierarchical only");
+  sweep.ranks_per_block = arguments.ranks_per_block;
   if (arguments.collective == "allreduce") sweep.collective = Collective::allreduce;
   if (arguments.collective == "simulated") sweep.collective = Collective::simulated;
   const bool sums = sweep.collective == Collective::allreduce;

@@ -6,46 +6,55 @@
 
 namespace lpsgd {
 
-ExchangeExpectation::ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks,
+ExchangeExpectation::ExchangeExpectation(const CodecSpec& spec, std::int64_t n, const RankBlocks& ranks,
                                          std::optional<int> alone)
     : codec_(make_codec(spec, bench_tensor(n))),
       n_(n),
-      ranks_(ranks),
+      blocks_(ranks),
       alone_(alone),
-      stripes_(stripes(n, codec_->bucket(), alone ? 1 : ranks, 0)),
+      stripes_(stripes(n, codec_->bucket(), alone ? 1 : ranks.ranks, 0)),
       table_(codec_->table_bytes()),
-      values_(static_cast<std::size_t>(n)) {
+      values_(static_cast<std::size_t>(n)),
+      more_(ranks.size > 1 ? static_cast<std::size_t>(n) : 0) {
   std::size_t bytes = 0;
   for (const Stripe& s : stripes_) bytes = std::max(bytes, codec_->encoded_bytes(s.last - s.first));
   record_ = Buffer<std::byte>(bytes);
   if (!codec_->error_feedback()) return;
-  for (int r = 0; r <= ranks; ++r) residuals_.emplace_back(static_cast<std::size_t>(n));
+  for (int b = 0; b <= ranks.count(); ++b) residuals_.emplace_back(static_cast<std::size_t>(n));
 }
 
 void ExchangeExpectation::step(std::uint32_t step, std::span<float> mean) {
   if (alone_) return contribute(step, *alone_, false, mean);
-  for (int r = 0; r < ranks_; ++r) contribute(step, r, r > 0, mean);
-  const float scale = 1.0f / static_cast<float>(ranks_);
+  for (int b = 0; b < blocks_.count(); ++b) contribute(step, b, b > 0, mean);
+  const float scale = 1.0f / static_cast<float>(blocks_.count());
   for (float& x : mean) x *= scale;
   if (codec_->spec().is_none()) return;
   for (const Stripe& s : stripes_)
-    code(s, mean.data(), residual(ranks_), {seed, step, static_cast<std::uint32_t>(s.owner), 2}, nullptr,
-         false, mean.data());
+    code(s, mean.data(), residual(blocks_.count()), {seed, step, static_cast<std::uint32_t>(s.owner), 2},
+         nullptr, false, mean.data());
 }
 
-void ExchangeExpectation::contribute(std::uint32_t step, int rank, bool add, std::span<float> to) {
-  const auto r = static_cast<std::uint32_t>(rank);
-  fill_like_gradients(values_, r);
+void ExchangeExpectation::contribute(std::uint32_t step, int block, bool add, std::span<float> to) {
+  fill_like_gradients(values_, static_cast<std::uint32_t>(blocks_.rank_at(block, 0)));
+  for (int place = 1; place < blocks_.size; ++place) {
+    fill_like_gradients(more_, static_cast<std::uint32_t>(blocks_.rank_at(block, place)));
+    for (std::size_t i = 0; i < to.size(); ++i) values_[i] += more_[i];
+  }
+  if (blocks_.size > 1)
+    for (float& value : values_) value *= 1.0f / static_cast<float>(blocks_.size);
   if (codec_->spec().is_none()) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] = add ? to[i] + values_[i] : values_[i];
     return;
   }
   CodingJob whole = codec_->job(0, n_);
   whole.values = values_.data();
-  whole.residual = residual(rank);
+  whole.residual = residual(block);
   codec_->make_table(whole, table_.data());
-  for (const Stripe& s : stripes_)
-    code(s, values_.data(), residual(rank), {seed, step, r, 1}, table_.data(), add, to.data());
+  for (const Stripe& s : stripes_) {
+    const int rank = alone_ ? block : blocks_.rank_at(block, blocks_.place_of(s.owner));
+    code(s, values_.data(), residual(block), {seed, step, static_cast<std::uint32_t>(rank), 1},
+         blocks_.size > 1 ? nullptr : table_.data(), add, to.data());
+  }
 }
 
 void ExchangeExpectation::code(const Stripe& s, const float* from, float* left, const CodingContext& context,
@@ -60,8 +69,8 @@ void ExchangeExpectation::code(const Stripe& s, const float* from, float* left, 
   codec_->decode(job, add);
 }
 
-float* ExchangeExpectation::residual(int rank) {
-  return residuals_.empty() ? nullptr : residuals_[static_cast<std::size_t>(rank)].data();
+float* ExchangeExpectation::residual(int block) {
+  return residuals_.empty() ? nullptr : residuals_[static_cast<std::size_t>(block)].data();
 }
 
 }  // namespace lpsgd
