@@ -3,8 +3,10 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +36,14 @@ class PrintableMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
+/// In letters of either case.
+std::optional<spdlog::level::level_enum> level_of(std::string word) {
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const spdlog::level::level_enum level = spdlog::level::from_str(word);  // `off` for what it does not know
+  if (level == spdlog::level::off && word != "off") return std::nullopt;
+  return level;
+}
+
 }  // namespace
 
 void init_logging(int rank, int size) {
@@ -43,11 +53,12 @@ void init_logging(int rank, int size) {
   formatter->add_flag<PrintableMessage>('*').set_pattern(size > 1 ? fmt::format("[rank {}] %l: %*", rank)
                                                                   : "%l: %*");
   logger->set_formatter(std::move(formatter));
-  const char* level = std::getenv("LPSGD_LOG");
-  logger->set_level(level       ? spdlog::level::from_str(level)
-                    : rank == 0 ? spdlog::level::info
-                                : spdlog::level::warn);
+  const char* const given = std::getenv("LPSGD_LOG");
+  const std::optional<spdlog::level::level_enum> level = given ? level_of(given) : std::nullopt;
+  logger->set_level(level.value_or(rank == 0 ? spdlog::level::info : spdlog::level::warn));
   spdlog::set_default_logger(logger);
+  if (given && !level && rank == 0)
+    log::warn("LPSGD_LOG: '{}' is no level; allowed: trace, debug, info, warn, err, critical, off", given);
 }
 
 }  // namespace lpsgd

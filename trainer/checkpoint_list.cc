@@ -135,7 +135,7 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
 }
 
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
-                                             std::vector<PassedOver>* passed_over) {
+                                             std::vector<PassedOver>* passed_over, VerifiedFiles files) {
   constexpr int attempts = 100;  // one fails only where a checkpoint was replaced meanwhile
   std::vector<ListedCheckpoint> all;
   std::optional<ResumePoint> found;
@@ -145,7 +145,10 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
     all = list_checkpoints(run_folder);
     left_out.clear();
     for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
-        verify_all(*one->manifest, one->folder);
+        if (files == VerifiedFiles::all)
+          verify_all(*one->manifest, one->folder);
+        else
+          verify(*one->manifest, one->folder, model_file);
         found = ResumePoint{one->folder, std::move(*one->manifest), true};
       } catch (const FileError& e) {
         left_out.push_back({one->folder, e.what()});

@@ -27,7 +27,7 @@ std::string folder_while_removed(const std::string& folder);
 struct ResumePoint {
   std::string folder;  // of the checkpoint
   CheckpointManifest manifest;
-  bool verified = false;  // all of its files, by this process
+  bool verified = false;  // all of its files, by this process; or the model, if that was asked for
 };
 
 /// A folder with a checkpoint's name.
@@ -49,11 +49,14 @@ struct PassedOver {
 /// "runs/a/checkpoints/epoch-0003 is passed over: has no manifest.json"
 std::string text(const PassedOver& one);
 
-/// The newest checkpoint of the run, by step, of which every file has the manifest's checksum; nullopt if
+/// The files of a checkpoint that are compared with the manifest's checksums.
+enum class VerifiedFiles : std::uint8_t { all, model };
+/// The newest checkpoint of the run, by step, of which these files have the manifest's checksum; nullopt if
 /// there is none. Newer ones are added to `passed_over`. Writes nothing. The run may be training: if it
 /// removes checkpoints meanwhile, the newer ones are found.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
-                                             std::vector<PassedOver>* passed_over = nullptr);
+                                             std::vector<PassedOver>* passed_over = nullptr,
+                                             VerifiedFiles files = VerifiedFiles::all);
 
 /// Removes what an interrupted save or removal left behind.
 void remove_unfinished(const std::string& run_folder);

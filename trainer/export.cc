@@ -46,7 +46,9 @@ std::string export_command(const ExportArguments& arguments) {
   const std::string bytes =
       onnx_model(run.network, weights.parameters, weights.frozen, named_buffers(run.network, weights),
                  {.has_state = arguments.state, .metadata = metadata_of(run, weights.found_in)}, &made);
-  replace_file(file_behind(arguments.onnx, "--onnx"), bytes);
+  replace_file(
+      file_behind(arguments.onnx, "--onnx"), [&](const std::string& to) { write_file(to, bytes); },
+      unlikely_suffix);
   if (arguments.json)
     return json_text({{"file", arguments.onnx},
                       {"checkpoint", weights.found_in},

@@ -1,4 +1,5 @@
 // The program: runs the command line and turns an exception into one message and an exit status.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,7 +56,15 @@ void ask_for_short_slices() {
   (void)::syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
+/// Files and pipes that are opened later shall not get the numbers of standard streams that were closed at
+/// the start: what is printed would be written into them.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0) (void)::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+}
+
 int main(int argc, char** argv) {
+  open_standard_streams();
   lpsgd::restore_hangup();
   wait_without_spinning(argv);
   ask_for_short_slices();

@@ -12,4 +12,8 @@ int print(const std::string& text) {
   return 0;
 }
 
+void tell(const std::string& text) noexcept {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) std::fflush(stdout);
+}
+
 }  // namespace lpsgd

@@ -22,6 +22,7 @@
 #include "trainer/commands.h"
 #include "trainer/fragments.h"
 #include "trainer/mpi_rank.h"
+#include "trainer/print.h"
 #include "trainer/resume_command.h"
 #include "trainer/run_config.h"
 #include "trainer/run_data.h"
@@ -57,7 +58,7 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   if (chosen.empty() && is_required)
     throw SharedError(fmt::format("--resume-required: {} {}", folder, lacks), 2);
   if (chosen.empty() && transport.rank() == 0)
-    fmt::print("{}: {}: starting from {} weights\n", folder, lacks, otherwise);
+    tell(fmt::format("{}: {}: starting from {} weights\n", folder, lacks, otherwise));
   if (chosen.empty()) return std::nullopt;
   std::string sum;  // where each rank has a disk of its own, the folders may differ
   collective_try(transport, [&] {
@@ -71,10 +72,8 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
 /// The exit status of a run that `signal` ended (0: none), after the command that goes on with it.
 int end_run(int signal, const Transport& transport, const TrainCommand& command) {
   if (signal == 0) return 0;
-  if (transport.rank() == 0) {
-    fmt::print("to go on: {}\n", resume_command(command.command_line, command.out, launched_as()));
-    std::fflush(stdout);
-  }
+  if (transport.rank() == 0)
+    tell(fmt::format("to go on: {}\n", resume_command(command.command_line, command.out, launched_as())));
   return 128 + signal;
 }
 
@@ -124,7 +123,7 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   if (transport.rank() == 0) {
     const std::string warmup =
         codec_warmup_text(run.exchange, assign_codecs(run.exchange.policy, spec.tensors()));
-    fmt::print(
+    tell(fmt::format(
         "{} | {} parameters{} | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
         spec.frozen_parameters() > 0 ? fmt::format(", {} more are frozen", spec.frozen_parameters()) : "",
         transport.size(), transport.size() > 1 ? "s" : "",
@@ -132,16 +131,15 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
         to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy) +
             (warmup.empty() ? "" : fmt::format(" after {} of float32", warmup)),
-        command.out);
+        command.out));
     for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors(), spec.frozen_tensors()))
       log::warn("{}", rule);
     if (!command.resume) warn_of_random_frozen(spec, init);
     if (init != nullptr && !command.resume) {
       const std::vector<std::string> left_out = skipped(spec, *init);
-      fmt::print("starting from the weights of {}{}\n", printable(arguments.init),
-                 left_out.empty() ? "" : ", but for " + some_of(left_out));
+      tell(fmt::format("starting from the weights of {}{}\n", printable(arguments.init),
+                       left_out.empty() ? "" : ", but for " + some_of(left_out)));
     }
-    std::fflush(stdout);
   }
   if (run.exchange.transport == TransportKind::nccl) {
     std::unique_ptr<Transport> nccl;

@@ -112,6 +112,20 @@ checkpoint: {{every_epochs: 1, keep: 3}}
         self.assertIn("epoch-0009: no such checkpoint",
                       self.infer(self.files[0], "--checkpoint", "epoch-0009", status=1).err)
 
+    def test_only_the_model_is_read(self):
+        """Not the other ranks' states, which may be many gigabytes."""
+        for name in ("epoch-0001", "epoch-0002"):
+            os.truncate(os.path.join(self.folder, "checkpoints", name, "state-rank0000.safetensors"), 10)
+        self.assertTrue(self.infer_json(self.files[0])["checkpoint"].endswith("epoch-0002"))
+        os.truncate(os.path.join(self.folder, "checkpoints", "epoch-0002", "model.safetensors"), 10)
+        self.assertTrue(self.infer_json(self.files[0])["checkpoint"].endswith("epoch-0001"))
+
+    def test_a_file_beside_the_exported_one_stays(self):
+        mine = Path(self.write("m.onnx.new", "mine"))
+        result = run("export", self.folder, "--onnx", self.path("m.onnx"))
+        self.assertEqual(result.status, 0, result)
+        self.assertEqual(mine.read_text(), "mine")
+
     def test_other_sizes_and_grey(self):
         image = Image.fromarray(self.images[0])
         image.resize((96, 96), Image.NEAREST).save(self.path("large.png"))
