@@ -22,8 +22,8 @@ class Hosts:
     """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of
     them, joined)."""
 
-    def __init__(self, count, rate):
-        self.count, self.rate = count, rate
+    def __init__(self, count, rate, per_host=1):
+        self.count, self.rate, self.per_host = count, rate, per_host
 
     def __enter__(self):
         self.lock = open("/tmp/lpsgd-link.lock", "w", encoding="utf-8")
@@ -135,7 +135,8 @@ class Hosts:
         )
 
     def mpirun(self):
-        """One rank on each host. Ranks have no shared memory: all messages use the cable."""
+        """Consecutive ranks on a host. Ranks have no shared memory: messages between hosts use the cable, those
+        within one TCP."""
         return [
             "ip",
             "netns",
@@ -155,7 +156,7 @@ class Hosts:
             "-hosts",
             ",".join(self.addresses()),
             "-ppn",
-            "1",
+            str(self.per_host),
             "-n",
-            str(self.count),
+            str(self.count * self.per_host),
         ]

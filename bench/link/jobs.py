@@ -46,6 +46,8 @@ class Row:
     label: str = ""  # of that python
     trace: bool = False
     local_steps: int = 0  # from one average of the ranks' weights to the next; 0: gradients in every step
+    per_host: int = 1  # ranks
+    hierarchical: bool = False  # the exchange's collective
 
     @property
     def name(self):
@@ -53,7 +55,8 @@ class Row:
         if self.hook:
             hook = f"lpsgd's hook, {self.codec}" if self.codec else self.hook
             return f"{'post-local SGD' if local else 'DDP ' + hook}{local}, {self.label}"
-        return f"lpsgd {self.codec}{local}" + ("" if self.compute == "fp32" else f", {self.compute}")
+        blocks = ", hierarchical" if self.hierarchical else ""
+        return f"lpsgd {self.codec}{local}{blocks}" + ("" if self.compute == "fp32" else f", {self.compute}")
 
     @property
     def key(self):
@@ -66,6 +69,7 @@ class Row:
             self.over,
             self.name,
         ]
+        parts += [f"{self.per_host}-a-host"] if self.per_host > 1 else []
         parts += ["traced"] if self.trace else []
         return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower())
 
@@ -104,6 +108,7 @@ def train(row, hosts, lpsgd, trace_folder=None):
         text = file.read()
     shape, classes = shape_and_classes(text)
     with tempfile.TemporaryDirectory(prefix="lpsgd-link-") as folder:
+        blocks = f", collective: hierarchical, ranks_per_block: {row.per_host}" if row.hierarchical else ""
         config, out = os.path.join(folder, "config.yaml"), os.path.join(folder, "out")
         with open(config, "w", encoding="utf-8") as file:
             file.write(
@@ -112,7 +117,7 @@ def train(row, hosts, lpsgd, trace_folder=None):
                 f"train_samples: {row.steps * row.batch * row.ranks}, test_samples: {row.ranks}}}\n"
                 f"train: {{epochs: 2, batch_size: {row.batch * row.ranks}, "
                 f"threads: 1, compute: {row.compute}}}\n"
-                f"exchange: {{codec: {CODECS[row.codec]}}}\n"
+                f"exchange: {{codec: {CODECS[row.codec]}{blocks}}}\n"
                 "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
                 "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n"
             )

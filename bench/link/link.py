@@ -11,6 +11,8 @@ iproute2 and MPICH.
     link.py emulated --out FOLDER   the emulated link beside the real one, step time
     link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
+    link.py blocks --out FOLDER     gradients added within a host first, or not: ResNet-20, four ranks on two
+                                    hosts, 100 Mbit/s and 1 Gbit/s
     link.py local --out FOLDER      local SGD, 8 steps, none and EF-sign, beside PyTorch's post-local SGD:
                                     AlexNet at 32 and ResNet-20 at 64 a rank, 1 Gbit/s
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
@@ -91,6 +93,14 @@ def rows_of(options):
             row
             for network in ("alexnet", "resnet20")
             for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])
+        ]
+    if options.point == "blocks":
+        return [
+            Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=4, rate=rate, codec=codec, per_host=2,
+                hierarchical=hierarchical)
+            for rate in ("100mbit", "1gbit")
+            for codec in ("none", "qsgd4")
+            for hierarchical in (False, True)
         ]
     if options.point == "ranks":
         return [
@@ -181,7 +191,7 @@ def measure(options, rows, results):
     hosts, started = None, None
     try:
         for i, (number, row) in enumerate(jobs):
-            wanted = (row.ranks, row.rate) if row.over == "cable" else started
+            wanted = (row.ranks // row.per_host, row.rate, row.per_host) if row.over == "cable" else started
             if wanted != started:
                 if hosts:
                     hosts.__exit__()
@@ -260,6 +270,17 @@ def against_two_ranks(r, everything):
     return ratio_of_rounds(r, two[0], 2 / r["ranks"]) if two else ""
 
 
+def cable_of_step(r, _):
+    sent = r["cable_bytes"] - r["start_bytes"]
+    return f"{sent / (2 * r['steps']) / 1e6:.3f} MB"  # of two epochs
+
+
+def against_flat(r, everything):
+    flat = [o for o in everything if "failed" not in o and not o["hierarchical"]
+            and all(o[key] == r[key] for key in ("codec", "rate", "network"))]
+    return ratio_of_rounds(r, flat[0]) if flat and r["hierarchical"] else ""
+
+
 COMMON = {
     "network": lambda r, _: f"{r['network']}, {r['ranks']} ranks, {r['batch']} samples each",
     "link": lambda r, _: {"cable": r["rate"], "emulated": f"{r['rate']}, emulated", "local": "one host"}[
@@ -291,6 +312,7 @@ COLUMNS = {  # ddp, hook, local and own: also of_ddp
     "overlap": COMMON | EXPOSED,
     "emulated": COMMON | EXPOSED | {"emulated / real": against_real},
     "bytes": COMMON | CABLE,
+    "blocks": COMMON | EXPOSED | {"on the cable, a step": cable_of_step, "step / flat step": against_flat},
     "ranks": COMMON | {"step / (ranks/2 steps of 2 ranks)": against_two_ranks},
     "own": COMMON | EXPOSED | WIRE | CABLE | {"emulated / real": against_real},
 }
