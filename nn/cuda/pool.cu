@@ -1,6 +1,7 @@
 // Max and average pooling in NHWC. A block computes rows of output pixels, a thread V channels of one pixel
 // at a time; in backward, of one input pixel, or of 2 x 2 of them: it adds the gradients of the windows that
-// hold it, in order. So no two threads add to the same value.
+// hold it, in order. So no two threads add to the same value. Means over windows of many pixels have a kernel
+// of their own.
 //
 // Memory moved per value of b bytes, with V = 8 in loads and stores of 16 bytes, windows that overlap from
 // cache:
@@ -158,6 +159,48 @@ __global__ void __launch_bounds__(block_threads)
       store<V>(row_y + (ow * s.out_stride + c), pooled.out);
     };
   });
+}
+
+/// Means over windows of many pixels, such as whole images, which have few output pixels: a block computes
+/// `packs_of_block` times V channels of one. Its threads share the window's pixels; their sums are added in
+/// order.
+template <int V, class T>
+__global__ void __launch_bounds__(block_threads)
+    mean_of_many_kernel(PoolShape s, int packs_of_block, const T* x, T* y) {
+  __shared__ float sums[V][block_threads];
+  const int packs = s.channels / V, tiles = (packs + packs_of_block - 1) / packs_of_block;
+  const int thread = static_cast<int>(threadIdx.x), groups = block_threads / packs_of_block;
+  const int group = thread / packs_of_block, in_tile = thread % packs_of_block;
+  const std::int64_t units = s.batch * s.out_h * s.out_w * tiles;
+  for (std::int64_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const std::int64_t pixel = unit / tiles, row = pixel / s.out_w, n = row / s.out_h;
+    const int pack = static_cast<int>(unit % tiles) * packs_of_block + in_tile, c = pack * V;
+    const int oh = static_cast<int>(row % s.out_h), ow = static_cast<int>(pixel % s.out_w);
+    const Window w(s, oh, ow);
+    const int width = w.w1 - w.w0, count = w.is_empty() || pack >= packs ? 0 : (w.h1 - w.h0) * width;
+    const T* image = x + n * s.h * s.w * s.channels;
+    float sum[V] = {};
+    for (int i = group; i < count; i += groups) {
+      float v[V];
+      load<V>(image + (((w.h0 + i / width) * s.w + w.w0 + i % width) * s.channels + c), v);
+#pragma unroll
+      for (int k = 0; k < V; ++k) sum[k] += v[k];
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) sums[k][thread] = sum[k];
+    __syncthreads();
+    if (group == 0 && pack < packs) {
+      const auto divisor = static_cast<float>(counted_rows(s, oh) * counted_columns(s, ow));
+      const float r = 1 / divisor;
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        for (int g = 1; g < groups; ++g) sum[k] += sums[k][g * packs_of_block + in_tile];
+        sum[k] = quotient(sum[k], divisor, r);
+      }
+      store<V>(y + (pixel * s.out_stride + c), sum);
+    }
+    __syncthreads();
+  }
 }
 
 /// What a window gives one of its pixels.
@@ -338,8 +381,20 @@ void with_variant(const PoolShape& s, bool by_eight, int size, const Body& body)
 
 cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream) {
+  constexpr int many = 64;  // pixels of a window
   return with_type(type, [&]<class T>(T) {
     T* const out = static_cast<T*>(y);
+    if (!s.max && std::min(s.kernel_h, s.h) * std::min(s.kernel_w, s.w) >= many) {
+      const bool wide = by_eight(s, out);
+      const int packs = wide ? s.channels / 8 : s.channels;
+      int packs_of_block = 32;
+      while (packs_of_block / 2 >= packs) packs_of_block /= 2;
+      const auto kernel = wide ? mean_of_many_kernel<8, T> : mean_of_many_kernel<1, T>;
+      const std::int64_t tiles = (packs + packs_of_block - 1) / packs_of_block;
+      LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.out_h * s.out_w * tiles), block_threads, stream)
+      (s, packs_of_block, static_cast<const T*>(x), out);
+      return;
+    }
     const int side = s.kernel_h == s.kernel_w ? s.kernel_h : 0;
     with_variant(s, by_eight(s, out), side, [&]<int V, bool is_max, int fixed>() {
       const auto kernel = pool_kernel<V, is_max, fixed, T>;

@@ -239,6 +239,10 @@ void add_pools(Cases& out) {
     add({7, 8, 24}, {3, 3}, {1, 1}, {1, 1}, false, true);
     add({7, 8, 5}, {3, 2}, {1, 3}, {1, 0}, false, false);
     add({7, 7, 64}, {7, 7}, {7, 7}, {0, 0}, false, true);
+    // Windows of many pixels: packs of channels that fill a block's width, or not, and more than one block's.
+    add({17, 13, 24}, {17, 13}, {17, 13}, {0, 0}, false, true);
+    add({9, 9, 5}, {9, 9}, {9, 9}, {0, 0}, false, true);
+    add({20, 18, 272}, {10, 9}, {5, 9}, {4, 0}, true, false);
     add({8, 8, 4}, {2, 2}, {3, 3}, {0, 0}, false, true);  // pixels in no window
     add({8, 8, 8}, {2, 2}, {3, 3}, {0, 0}, false, true);
     for (const std::int64_t channels : {8, 3}) {
