@@ -47,6 +47,20 @@ def number(least, most, what, is_open=False):
     return parse
 
 
+def open_standard_streams():
+    """Nothing is read from those that were closed before the process started, such as by >&-, and what is written to
+    them goes nowhere. Otherwise the next file that is opened would take their place."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free, which is the stream's.
+            file = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")
+            os.set_inheritable(file.fileno(), True)
+            setattr(sys, name, file)
+
+
+open_standard_streams()
+
+
 class OutputError(OSError):
     """Standard output cannot be written."""
 
@@ -93,8 +107,6 @@ def refuses(prefix, *mistakes):
         def run():
             try:
                 interrupts.raise_from_now_on()
-                if sys.stdout is None:  # it was closed before
-                    return main() or 0
                 with contextlib.redirect_stdout(Output(sys.stdout)):
                     status = main() or 0
                     sys.stdout.flush()
