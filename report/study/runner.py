@@ -1,17 +1,17 @@
 """Starts the runs of a grid, so many at once, and waits for them. What is done is skipped, what was
 interrupted is resumed.
 
-A run's processes die with the study (PR_SET_PDEATHSIG), so a study that was killed leaves nothing behind that
+A run's processes die with the study (children.py), so a study that was killed leaves nothing behind that
 holds a run's folder.
 """
 
-import ctypes
+import errno
 import fcntl
 import json
 import os
 import shlex
-import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -19,17 +19,13 @@ import files
 import program
 from words import counted
 
+from . import children
 from .measures import number
 from .progress import Clock, Progress, epochs_of
 from .tables import Tables, is_done
 from .yaml_file import StudyError
 
-POLL_SECONDS = 0.1
-STOP_SECONDS = 60  # a run may write a checkpoint before it ends
 IN_USE_SECONDS = 120  # processes of a killed study end within this time
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -52,13 +48,20 @@ class Lock:
             raise StudyError(f"--out {out}: cannot be made: {error.strerror}") from None
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             self.file.seek(0)
-            holder = self.file.read(200).strip() or "another study"
-            self.file.close()
-            raise StudyError(
-                f"--out {out}: is in use by {holder}; wait for it to end, or give another folder"
-            ) from None
+            holder = self.file.read(200).strip()
+            if error.errno == errno.EWOULDBLOCK:
+                self.file.close()
+                raise StudyError(
+                    f"--out {out}: is in use by {holder or 'another study'}; wait for it to end, or give another folder"
+                ) from None
+            other = f"; {holder} has not released it" if holder else ""
+            print(
+                f"lpsgd study: --out {out}: this file system has no locks ({error.strerror}){other}. Only one study "
+                "may write there at a time",
+                file=sys.stderr,
+            )
         try:
             self.file.truncate(0)
             self.file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
@@ -67,6 +70,10 @@ class Lock:
             pass  # the text only improves the message of other studies
 
     def release(self):
+        try:
+            self.file.truncate(0)
+        except OSError:
+            pass
         self.file.close()
 
 
@@ -119,8 +126,7 @@ class Runner:
 
     def all(self):
         """Runs the grid. Returns the exit status."""
-        for number in SIGNALS:
-            signal.signal(number, self._stop)
+        children.handle_signals(self._stop)
         done = {run.digest for run in self.runs if self.is_done(run)}
         for run in self.runs:
             self.clock.measure(run, self.folder_of(run))
@@ -149,7 +155,7 @@ class Runner:
                 len(done), len(self.failures), [c.run for c in self.children], unfinished, self.folder_of
             )
             if self.children or pending:
-                time.sleep(POLL_SECONDS)
+                time.sleep(children.POLL_SECONDS)
         if self.stopped_by is not None:
             self._end_children()
         for run in self.runs:
@@ -177,15 +183,8 @@ class Runner:
                 file.write(f"$ {shlex.join(command)}\n".encode())
                 file.flush()
                 start = file.tell()
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=self.launcher.environment(slot),
-                    start_new_session=True,
-                    preexec_fn=die_with_parent(os.getpid()),
-                )
+                environment = self.launcher.environment(slot)
+                process = children.start(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
         except OSError as error:
             return self._fail(run, f"{error.filename or log}: {error.strerror}")
         self.children.append(Child(run, process, log, start, slot))
@@ -243,15 +242,8 @@ class Runner:
             self.problems.clear()
 
     def _end_children(self):
-        """SIGTERM to each run's processes; those that are still there after a minute are killed."""
         self.progress.line(f"stopping {counted(len(self.children), 'run')}")
-        send(self.children, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-        send(self.children, signal.SIGKILL)
-        for child in self.children:
-            child.process.wait()
+        children.end([child.process for child in self.children])
         self.children = []
 
     def _finish(self, done):
@@ -303,15 +295,6 @@ def about(study, run, command, jobs, is_timed):
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def die_with_parent(parent):
-    def prepare():
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
-    return prepare
-
-
 def in_use(folder):
     """Whether a job holds the run's folder: one that a killed study has left, for a moment."""
     try:
@@ -322,14 +305,6 @@ def in_use(folder):
     except OSError:
         return False
     return False
-
-
-def send(children, number):
-    for child in children:
-        try:
-            os.killpg(child.process.pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def failure(child, status):

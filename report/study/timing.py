@@ -7,9 +7,7 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
 import program
 import synchronisation
@@ -17,7 +15,7 @@ import warmup
 from configuration import section
 from words import is_of
 
-from . import estimate, grid, tables
+from . import children, estimate, grid, tables
 from .yaml_file import StudyError
 
 LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
@@ -33,7 +31,7 @@ def measure(launcher, runs, folders, count, tell, out, jobs=1):
     at_once = min(jobs, len(left))
     parts = {run.digest: all_parts(run, *estimate.rest(run, folders[run.digest]), count) for run in left}
     seconds = {}  # of what has been timed
-    with made(out):
+    with children.signals_unwind(), made(out):
         for form, steps in dict.fromkeys(part[1:] for each in parts.values() for part in each):
             seconds[form.key, steps] = one(launcher, form.run, steps, at_once, tell, out)
     found = {}
@@ -121,29 +119,40 @@ def made(out):
 
 def one(launcher, run, count, at_once, tell, out):
     """Seconds of a step, or None."""
-    with ThreadPoolExecutor(at_once) as pool:
-        results = list(pool.map(lambda slot: steps(launcher, run, count, slot, out), range(at_once)))
-    times = [mean_step(result.stdout) for result in results]
-    failed = [result for result, each in zip(results, times) if result.returncode or each is None]
+    trials = steps(launcher, run, count, at_once, out)
+    times = [mean_step(said) for _, said, _ in trials]
+    failed = [(status, errors) for (status, _, errors), each in zip(trials, times) if status or each is None]
     if not failed:
         return sum(times) / len(times)
-    reason = program.last_error(failed[0].stderr) or f"status {failed[0].returncode}"
-    tell(f"{run.name}: not timed: {reason[:300]}")
+    status, errors = failed[0]
+    tell(f"{run.name}: not timed: {(program.last_error(errors) or f'status {status}')[:300]}")
     return None
 
 
-def steps(launcher, run, count, slot, out):
-    """Trains so many steps as one of the jobs."""
-    with tempfile.TemporaryDirectory(prefix="time-steps-", dir=out) as folder:
-        return subprocess.run(
-            [*launcher.command(run, folder), "--steps", str(count)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=launcher.environment(slot),
-            check=False,
-        )
+def steps(launcher, run, count, at_once, out):
+    """Trains so many steps in so many jobs: (status, output, errors) of each. An exception ends them all, and their
+    folders are removed."""
+    with contextlib.ExitStack() as stack:
+
+        def text():
+            return stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+
+        started = []
+        folders = [
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="time-steps-", dir=out)) for _ in range(at_once)
+        ]
+        stack.callback(lambda: children.end([process for process, *_ in started if process.poll() is None]))
+        for slot, folder in enumerate(folders):
+            command = [*launcher.command(run, folder), "--steps", str(count)]
+            said, errors = text(), text()
+            process = children.start(command, stdout=said, stderr=errors, env=launcher.environment(slot))
+            started.append((process, said, errors))
+        return [(process.wait(), whole(said), whole(errors)) for process, said, errors in started]
+
+
+def whole(file):
+    file.seek(0)
+    return file.read()
 
 
 def alike(run):

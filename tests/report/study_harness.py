@@ -1,8 +1,10 @@
 """What the tests of `lpsgd study` share: a folder with a tiny configuration, and running the command."""
 
 import os
+import pathlib
 import subprocess
 import sys
+import time
 
 from harness import REPORT, TINY, FolderTest, find_program, require
 
@@ -59,3 +61,25 @@ class StudyTest(FolderTest):
         )
         self.assertNotIn("Traceback", result.stderr)
         return result.returncode, result.stdout, result.stderr
+
+    def processes(self):
+        """Process numbers whose command names the test's folder, studies first."""
+        found = []
+        for folder in pathlib.Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if any(str(self.root) in word for word in words) and state != "Z":
+                found.append(("lpsgd_study.py" not in " ".join(words), int(folder.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def processes_left(self):
+        """processes(), once those that a signal is ending have had time to end."""
+        deadline = time.monotonic() + 20
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.processes()

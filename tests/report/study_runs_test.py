@@ -3,7 +3,6 @@ full."""
 
 import json
 import os
-import pathlib
 import random
 import re
 import shlex
@@ -319,28 +318,6 @@ class Runs(StudyTest):
         self.assertEqual(
             [r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["failed", "done", "done"]
         )
-
-    def processes(self):
-        """Process numbers whose command names the test's folder, studies first."""
-        found = []
-        for folder in pathlib.Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue
-            if any(str(self.root) in word for word in words) and state != "Z":
-                found.append(("lpsgd_study.py" not in " ".join(words), int(folder.name)))
-        return [pid for _, pid in sorted(found)]
-
-    def processes_left(self):
-        """processes(), once those that a signal is ending have had time to end."""
-        deadline = time.monotonic() + 20
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.processes()
 
     def epochs_written(self):
         return sum(
