@@ -133,6 +133,8 @@ class Runner:
         pending = [run for run in self.runs if run.digest not in done and run.digest not in self.refused]
         about_grid = about_study(self.study, self.folders, self.jobs)
         self._guarded(lambda: files.replace(os.path.join(self.out, "study.json"), about_grid))
+        for run in self.runs:
+            self._guarded(lambda run=run: rename(self.study, run, self.folder_of(run)))
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
         for run in self.runs:
@@ -274,15 +276,31 @@ def about_study(study, folders, jobs):
         "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
         "runs": [os.path.basename(folder) for folder in folders.values()],
     }
+    return json_text(value)
+
+
+def rename(study, run, folder):
+    """Gives a run's study.json the names of the study's present file: the report tells settings apart by them."""
+    path = os.path.join(folder, "study.json")
+    before = files.read_json(path)
+    after = {**before, **names(study, run)}
+    if before.get("digest") == run.digest and after != before:
+        files.replace(path, json_text(after))
+
+
+def names(study, run):
+    """What a run's study.json says that may change without its settings."""
+    return {"study": study.name, "label": run.label, "axes": run.values}
+
+
+def json_text(value):
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def about(study, run, command, jobs, is_timed):
     """study.json of a run: what it is in the grid."""
     value = {
-        "study": study.name,
-        "label": run.label,
-        "axes": run.values,
+        **names(study, run),
         "digest": run.digest,
         "ranks": run.ranks,
         "epochs": epochs_of(run),
@@ -292,7 +310,7 @@ def about(study, run, command, jobs, is_timed):
         "set": run.sets,
         "command": command,
     }
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_text(value)
 
 
 def in_use(folder):

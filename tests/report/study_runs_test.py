@@ -155,6 +155,23 @@ class Runs(StudyTest):
         self.assertEqual(status, 0)
         self.assertIn("run 1/1 started", out)
 
+    def test_runs_that_are_done_take_the_names_of_the_file(self):
+        """Otherwise a report would not pool them with the seeds that are trained later."""
+        def names(text):
+            status, out, err = self.study("set: {train.epochs: 1, exchange.transport: mpi}\n" + HEAD + text)
+            self.assertEqual((status, err), (0, ""), out)
+            abouts = [json.loads(path.read_text()) for path in self.root.glob("out/runs/*/study.json")]
+            return sorted((about["label"], about["axes"], about["jobs"]) for about in abouts)
+
+        self.assertEqual(names("axes: {codec: {kind: qsgd, bits: 4}, seed: 1}\n"), [
+            ("study", {"codec": "qsgd 4 bit", "seed": 1}, 1),
+        ])
+        axes = "axes: {codec: {name: four, value: {kind: qsgd, bits: 4}}, ranks: 1, seed: [1, 2]}\n"
+        self.assertEqual(names("jobs: 2\n" + axes), [
+            ("seed 1", {"codec": "four", "ranks": 1, "seed": 1}, 1),
+            ("seed 2", {"codec": "four", "ranks": 1, "seed": 2}, 2),
+        ])
+
     def test_a_summary_that_is_not_whole_is_not_done(self):
         self.study(HEAD + "axes: {seed: [1, 2]}\n")
         expected = without_times(self.root / "out" / "runs.csv")
