@@ -34,11 +34,11 @@ def sync_but_steps(group):
 
 
 def others(group):
-    """Every setting but those of `sync`, and the study's axes but these."""
+    """Every setting but those of `sync`, and the study's axes but these; how far the runs are, and whose copies."""
     run = group.runs[0]
     config = {key: value for key, value in run.config.items() if key != "sync"}
     axes = [axis for axis in labelling.told_axes(run, ("sync",)) if not axis[0].startswith("sync.")]
-    return run.ranks, str(axes), str(sorted(labelling.settings(config).items()))
+    return run.ranks, run.progress, run.copy, str(axes), str(sorted(labelling.settings(config).items()))
 
 
 def series(groups):

@@ -56,14 +56,16 @@ def table(groups, transport):
 def one_rank(groups, group):
     """Samples/s on one rank of what `group` trains: the same network with the same parameters, data,
     arithmetic and device. Of several, those whose other settings differ least, full precision first. What the
-    exchange does is no matter: one rank sends nothing. None where there is none."""
+    exchange does is no matter: one rank sends nothing. Runs that are as far as the group's, or finished, come before
+    others. None where there is none, also if it is another copy, such as of another machine."""
     same, wanted = _work(group), _settings(group)
-    alone = [g for g in groups if g.ranks == 1 and _work(g) == same]
+    alone = [g for g in groups if g.ranks == 1 and _work(g) == same and g.runs[0].copy == group.runs[0].copy]
 
     def distance(other):
         found = _settings(other)
         keys = {*found, *wanted}
-        return sum(found.get(key) != wanted.get(key) for key in keys), other.codec != "none"
+        differing = sum(found.get(key) != wanted.get(key) for key in keys)
+        return differing, other.runs[0].progress not in ("", group.runs[0].progress), other.codec != "none"
 
     return min(alone, key=distance).mean("samples_per_s") if alone else None
 

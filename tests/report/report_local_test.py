@@ -37,6 +37,22 @@ class LocalSteps(ReportTest):
                 found[panel, i] = list(line.get_xdata()), list(line.get_ydata())
         return found
 
+    def test_runs_that_are_stopped_or_copies_do_not_take_a_place(self):
+        """A run that was stopped, and one of another machine, have H = 8, and both an exchange in every step."""
+        mine = [self.train(steps, top1=90.0 - steps) for steps in (1, 4, 8)]
+        whole = {"train": {"epochs": 3}}
+        stopped = [self.train(steps, top1=20.0 + steps, change=whole, seed=2) for steps in (1, 8)]
+        copies = [self.train(steps, top1=40.0 + steps) for steps in (1, 8)]
+        expected = {(0, 0): ([1, 4, 8], [89.0, 86.0, 82.0])}
+        self.assertEqual(self.accuracies([*mine, *stopped, *copies]), expected)
+        copies.append(self.train(4, top1=44.0))
+        expected[0, 1] = [1, 4, 8], [41.0, 44.0, 48.0]
+        self.assertEqual(self.accuracies([*mine, *stopped, *copies]), expected)
+
+    def accuracies(self, folders):
+        item = local_steps.item(gather.groups(gather.read(folders)[0], ("network",)), "net")
+        return {place: curve for place, curve in self.curves(item).items() if place[0] == 0}
+
     def seeds(self, **options):
         """Two seeds of each H, in another order than that of H."""
         speeds = {8: 400.0, 1: 100.0, 4: 300.0}

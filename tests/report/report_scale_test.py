@@ -54,6 +54,23 @@ class Scale(ReportTest):
                 for (_, ranks), value in found.items():
                     self.assertEqual(value, ranks)
 
+    def test_a_run_that_was_stopped_is_no_base_where_there_is_a_finished_one(self):
+        stopped = self.variant("stopped", 999.0, 1, change={"train": {"epochs": 2, "seed": 2}})
+        path = self.root / "stopped" / "metrics.jsonl"
+        path.write_text(path.read_text().splitlines(keepends=True)[0])
+        finished = self.variant("finished", 50.0, 1, change={"train": {"epochs": 2}})
+        two = self.variant("two", 90.0, 2, change={"train": {"epochs": 2}})
+        self.assertEqual(self.scalability([stopped, finished, two])["none", 2], 1.8)
+
+    def test_copies_of_another_machine_have_its_base(self):
+        folders = [self.variant(f"{m}{k}", speed * k, k) for m, speed in (("a", 100.0), ("b", 10.0)) for k in (1, 2)]
+        groups = self.groups(folders, PLACES)
+        data = scale.scalability(groups, groups, "mpi").data
+        self.assertEqual(data[data.ranks == 2]["scalability"].tolist(), [2.0, 2.0])
+        groups = self.groups([*folders[:2], folders[3]], PLACES)
+        data = scale.scalability(groups, groups, "mpi").data
+        self.assertEqual(data[data.ranks == 2]["scalability"].tolist(), [2.0])
+
     def test_a_batch_for_each_number_of_ranks_has_one_base(self):
         """As the study's recipes: a global batch that grows with the ranks."""
         folders = [
