@@ -89,7 +89,8 @@ def pair(index, points=1):
 
 
 def handle(label, look):
-    """Of a legend."""
+    """Of a legend, which leaves out labels that begin with an underscore."""
+    label = f" {label}" if label.startswith("_") else label
     return Line2D([], [], label=label, **{key: value for key, value in look.items() if key != "markevery"})
 
 

@@ -248,7 +248,6 @@ def data(groups, metric, by):
     rows = []
     for group in groups:
         x, y, spread = group.curve(metric, by)
-        epochs = group.runs[0].epochs["epoch"].to_numpy()
         rows += [
             {
                 "label": group.label,
@@ -258,7 +257,7 @@ def data(groups, metric, by):
                 f"{metric}_mean": b,
                 f"{metric}_deviation": c if len(group.runs) > 1 else None,
             }
-            for e, a, b, c in zip(epochs, x, y, spread)
+            for e, a, b, c in zip(group.epochs(), x, y, spread)
         ]
     frame = pandas.DataFrame(rows)
     return frame.loc[:, ~frame.columns.duplicated()]

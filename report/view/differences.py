@@ -17,7 +17,9 @@ LEVEL = 0.95  # of the intervals
 def welch(first, second):
     """(mean of `first` less mean of `second`, half of the interval of LEVEL around it), by Welch's t-test:
     each of two or more values has a deviation of its own. The half is None where no value deviates from its
-    mean. B. L. Welch, Biometrika 34 (1947), 28-35."""
+    mean, and both are where a value is not finite. B. L. Welch, Biometrika 34 (1947), 28-35."""
+    if not all(map(math.isfinite, [*first, *second])):
+        return None, None
     parts = [statistics.variance(values) / len(values) for values in (first, second)]
     difference = statistics.fmean(first) - statistics.fmean(second)
     both = sum(parts)
@@ -30,6 +32,8 @@ def welch(first, second):
 def paired(first, second):
     """Half of the interval of the mean of first[i] - second[i], by the paired t-test; None as in welch()."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
+    if not all(map(math.isfinite, differences)):
+        return None
     variance = statistics.variance(differences) / len(differences)
     return half_interval(len(differences) - 1, variance) if variance > 0 else None
 

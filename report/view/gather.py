@@ -54,12 +54,19 @@ class Group:
         return float(np.mean([run.epochs[field].mean() for run in self.runs]))
 
     def curve(self, metric, by):
-        """(x, mean, deviation) over the epochs that all runs have; by "epoch", "seconds" or "bytes"."""
-        length = min(len(run.epochs) for run in self.runs)
-        y = np.array([run.epochs[metric].to_numpy(float)[:length] for run in self.runs])
-        x = np.array([positions(run, by)[:length] for run in self.runs]).mean(axis=0)
-        spread = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(length)
+        """(x, mean, deviation) over epochs(); by "epoch", "seconds" or "bytes"."""
+        common = self.epochs()
+        kept = [(run, run.epochs["epoch"].isin(common).to_numpy()) for run in self.runs]
+        kept = [(run, rows) for run, rows in kept if rows.sum() == len(common)]
+        y = np.array([run.epochs[metric].to_numpy(float)[rows] for run, rows in kept])
+        x = np.array([positions(run, by)[rows] for run, rows in kept]).mean(axis=0)
+        spread = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(len(common))
         return x, y.mean(axis=0), spread
+
+    def epochs(self):
+        """The numbers of those that all runs have; of the first run's if there are none."""
+        of_each = [set(run.epochs["epoch"]) for run in self.runs]
+        return sorted(set.intersection(*of_each) or of_each[0])
 
     def to_target(self, metric, target):
         """(epochs, seconds, bytes), each a list of the seeds that reach it; seconds of runs that are
@@ -86,9 +93,12 @@ def positions(run, by):
 
 
 def mean_and_deviation(values):
-    """The deviation is the sample's (n - 1); None for one value."""
+    """The deviation is the sample's (n - 1); None for one value, and where one is not finite: a perplexity that is too
+    large for a number is NaN."""
     if not values:
         return None, None
+    if not np.isfinite(values).all():
+        return float(np.mean(values)), None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 

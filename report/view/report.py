@@ -22,7 +22,7 @@ MANIFEST = "report.json"  # the files of the report, so that the next one remove
 def make(read, unfinished, out, target=None, price=None, outlook=()):
     """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items. `outlook`: more
     items."""
-    items = [*collect(read, target, price), *outlook]
+    items = with_own_names([*collect(read, target, price), *outlook])
     write(items, read, out, title(read), notes(read, unfinished))
     return [item.name for item in items]
 
@@ -87,6 +87,18 @@ def collect(read, target, price):
             items.append(scale.scalability(mine, timed, transport))
     items.append(prices.item(gather.timed(everything), price))
     return [item for item in items if item is not None]
+
+
+def with_own_names(items):
+    """Networks whose names differ in letters that no file's name has would share their files: the second is -2."""
+    taken = set()
+    for item in items:
+        name, number = item.name, 1
+        while item.name.lower() in taken:  # some file systems do not tell capitals apart
+            number += 1
+            item.name = f"{name}-{number}"
+        taken.add(item.name.lower())
+    return items
 
 
 def write(items, read, out, heading, notes_):

@@ -53,6 +53,15 @@ class Groups(ReportTest):
         data = scale.scalability(groups, every, "nccl").data
         self.assertEqual(data[data.of == "here"]["scalability"].tolist(), [4.5, 5.0, 6.0])
 
+    def test_epochs_of_seeds_are_matched_by_number(self):
+        folders = [self.run_folder(f"s{seed}", [10, 20, 30, 40], seed=seed) for seed in (1, 2)]
+        path = self.root / "s2" / "metrics.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[2:]))
+        (group,) = self.groups(folders)
+        x, mean, deviation = group.curve("val_top1", "epoch")
+        self.assertEqual((list(x), list(mean), list(deviation)), ([3.0, 4.0], [30.0, 40.0], [0.0, 0.0]))
+        self.assertEqual(curves.data([group], "val_top1", "seconds")["epoch"].tolist(), [3, 4])
+
     def test_the_collective_of_one_codec_is_told(self):
         axes = [{"codec": "32 bit", "transport": name} for name in ("NCCL all-reduce", "NCCL")]
         folders = [

@@ -34,6 +34,11 @@ class Curves(ReportTest):
             ]
         )
 
+    def test_a_label_with_an_underscore_is_in_the_legend(self):
+        figure, axes, legend, columns = style.panels(1, ["_four"])
+        style.below(legend, [style.handle("_four", style.line(1))], columns)
+        self.assertEqual([text.get_text() for text in legend.get_legend().get_texts()], [" _four"])
+
     def test_a_label_looks_the_same_in_every_panel(self):
         groups = self.by_ranks()
         drawn = curves.draw(groups, "val_top1", "epoch", None)

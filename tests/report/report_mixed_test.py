@@ -1,15 +1,16 @@
 """What folders of runs may hold: runs that are not finished, given twice, diverged, damaged, or named oddly. 77 is a skip."""
 
 import json
+import math
 import unittest
 
 import yaml
-from harness import run_main
+from harness import rows_of, run_main
 from report_harness import FOUR, NONE, ReportTest
 
 import lpsgd_report
 import runs
-from view import curves, gather, report
+from view import curves, differences, gather, report
 
 
 class Mixed(ReportTest):
@@ -54,6 +55,25 @@ class Mixed(ReportTest):
         self.assertEqual(curves.reference(self.groups(folders[:2] + folders[3:])).runs[0].name, "local")
         self.assertIsNone(curves.reference(self.groups([folders[0], folders[3]])))
 
+    def test_a_seed_whose_perplexity_is_no_number(self):
+        """In tables of seeds there is then no deviation, and no difference to others."""
+        folders = [
+            self.run_folder(f"{name}{seed}", [1, 2], codec, seed=seed, perplexity=[900.0, last])
+            for name, codec, lasts in (("a", NONE, (None, 200.0)), ("b", FOUR, (210.0, 220.0)))
+            for seed, last in enumerate(lasts, start=1)
+        ]
+        out = self.root / "report"
+        status, _, err = run_main(lpsgd_report, *folders, "--out", str(out), "--target", "val_perplexity=205")
+        self.assertEqual((status, err), (0, ""))
+        rows = rows_of(out / "tables" / "summary.csv")
+        self.assertEqual([(r["val_perplexity"], r["deviation"]) for r in rows], [("", ""), ("215.0", "7.07")])
+        (row,) = rows_of(out / "tables" / "differences_perplexity_net.csv")
+        self.assertEqual([row[key] for key in ("difference", "plus_minus", "plus_minus_of_same_seeds", "visible")], [""] * 4)
+        self.assertEqual([r["reached"] for r in rows_of(out / "tables" / "to_target.csv")], ["1", "0"])
+        self.assertEqual(gather.mean_and_deviation([1.0, math.inf]), (math.inf, None))
+        self.assertEqual(differences.welch([1.0, math.nan], [1.0, 2.0]), (None, None))
+        self.assertIsNone(differences.paired([1.0, math.inf], [1.0, 2.0]))
+
     def test_a_perplexity_that_is_no_number(self):
         folders = [self.run_folder("a", [1, 2], perplexity=[100.0, 50.0]), self.run_folder("b", [1, 1], FOUR, perplexity=[9.0, None])]
         status, out, err = self.report(*folders, "--table", "--out", self.root / "out")
@@ -65,6 +85,15 @@ class Mixed(ReportTest):
         self.assertEqual(self.report(folder, "--out", self.root / "out")[::2], (0, ""))
         names = [path.name for path in (self.root / "out" / "figures").iterdir()]
         self.assertIn("top1_by_epoch_..-my-net-v2.png", names)
+
+    def test_names_that_differ_in_odd_characters(self):
+        """Their files and their sections of the page have names of their own."""
+        folders = [self.run_folder(f"run{i}", [50, 60 + i], network=n) for i, n in enumerate(("a b", "a-b"))]
+        self.assertEqual(self.report(*folders, "--out", self.root / "out")[::2], (0, ""))
+        finals = [rows_of(self.root / "out" / "figures" / f"final_top1_{name}.csv") for name in ("a-b", "a-b-2")]
+        self.assertEqual([row["val_top1_mean"] for (row,) in finals], ["60.0", "61.0"])
+        page = (self.root / "out" / "index.html").read_text()
+        self.assertEqual([page.count(f'<section id="final_top1_{name}">') for name in ("a-b", "a-b-2")], [1, 1])
 
     def test_a_dollar_is_a_dollar(self):
         folders = [self.run_folder(name, [50, 60], codec, study={"study": "s", "axes": {"codec": f"{name} $\\x{{$"}})
