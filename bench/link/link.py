@@ -125,14 +125,31 @@ def rows_of(options):
     return rows
 
 
-class Results:
-    """One JSON file per row and round. Rows of another build of lpsgd are ignored."""
+def library():
+    """That lpsgd's hook loads: python/lpsgd/library.py. None where it is missing."""
+    beside = os.path.join(ROOT, "python", "lpsgd", "liblpsgd.so")
+    named = os.environ.get("LPSGD_LIBRARY")
+    paths = [named] if named else [beside, os.path.join(ROOT, "build", "release", "liblpsgd.so")]
+    return next(filter(os.path.exists, paths), None)
 
-    def __init__(self, folder, lpsgd):
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
+
+
+class Results:
+    """One JSON file per row and round. Rows of another build of lpsgd are ignored, also those of its hook; PyTorch's
+    own do not depend on it."""
+
+    def __init__(self, folder, lpsgd, hook_library=None):
         self.folder = os.path.join(folder, "rows")
         os.makedirs(self.folder, exist_ok=True)
-        with open(lpsgd, "rb") as file:
-            self.build = hashlib.sha256(file.read()).hexdigest()[:16]
+        self.build = digest(lpsgd)
+        self.hook_build = digest(hook_library) if hook_library else None
+
+    def build_of(self, row):
+        return self.hook_build if row.hook == "lpsgd" else self.build
 
     def path(self, row, number):
         return os.path.join(self.folder, f"{row.key}.{number}.json")
@@ -144,7 +161,7 @@ class Results:
                 result = json.load(file)
         except FileNotFoundError:
             return None
-        return result if row.hook or result["build"] == self.build else None
+        return result if row.hook not in ("", "lpsgd") or result["build"] == self.build_of(row) else None
 
     def done(self, row, number):
         result = self.read(row, number)
@@ -152,7 +169,7 @@ class Results:
 
     def keep(self, row, number, result):
         with open(self.path(row, number) + ".part", "w", encoding="utf-8") as file:
-            json.dump({**result, "build": self.build}, file)
+            json.dump({**result, "build": self.build_of(row)}, file)
         os.rename(self.path(row, number) + ".part", self.path(row, number))
 
     def of(self, row, rounds):
@@ -441,7 +458,7 @@ def main():
         sys.exit("link.py: making network namespaces needs root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed, too
     options.out = os.path.abspath(options.out)
-    results = Results(options.out, options.lpsgd)
+    results = Results(options.out, options.lpsgd, library())
     options.environment = environment(options)
     failed = measure(options, rows, results)
     print(write(options, rows, results))

@@ -15,7 +15,8 @@ BURSTS = {"MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
 def link_of(text, option="--link"):
-    """10Gbit,50us or 10Gbit,50us,64KB (the third: bytes that leave at once after a pause)."""
+    """10Gbit,50us or 10Gbit,50us,64kB (the third: bytes that leave at once after a pause; kB and MB are of 1000, as in
+    exchange.link)."""
     match = re.fullmatch(
         NUMBER + r" *([kmgt]?)bit *, *" + NUMBER + r" *(ns|us|ms|s)(?: *, *" + NUMBER + r" *([km]?)b)?",
         text.lower(),
@@ -24,7 +25,7 @@ def link_of(text, option="--link"):
         raise CostModelError(f"{option}: '{text}' is not a bandwidth and a latency, such as 10Gbit,50us")
     bandwidth = float(match[1]) * UNITS[match[2]]
     latency = float(match[3]) * SECONDS[match[4]]
-    burst = float(match[5] or 0) * {"k": 1024, "m": 1 << 20}.get(match[6], 1)
+    burst = float(match[5] or 0) * UNITS[match[6] or ""]
     if not (1e3 <= bandwidth <= 1e15 and latency <= 100):
         raise CostModelError(
             f"{option}: '{text}' is out of range: 1 kbit to 1000 Tbit a second, at most 100 s"

@@ -191,7 +191,10 @@ class Options(unittest.TestCase):
         link = links.link_of("10Gbit,50us")
         self.assertEqual((link.bandwidth, link.burst), (1e10, 0))
         self.assertAlmostEqual(link.latency, 50e-6)
-        self.assertEqual(links.link_of("100 Mbit, 1.5ms, 64KB"), pipeline.Link(1e8, 1.5e-3, 65536))
+        self.assertEqual(links.link_of("100 Mbit, 1.5ms, 64kB"), pipeline.Link(1e8, 1.5e-3, 64000))
+        for burst in ("500B", "256kB", "2MB"):  # in the units of the configuration
+            words = {"bandwidth": "1Gbit", "latency": "50us", "burst": burst}
+            self.assertEqual(links.link_of(f"1Gbit,50us,{burst}"), links.emulated({"link": words}, "x"))
         for text in ("", "10Gbit", "50us", "ten,50us", "0Gbit,1us", "10Gbit,50", "1e400Gbit,1us"):
             with self.assertRaises(CostModelError):
                 links.link_of(text)
