@@ -49,6 +49,12 @@ def parse(words):
         metavar="N",
         help="local batch of --step-seconds (default: the global batch)",
     )
+    group.add_argument(
+        "--frames",
+        type=command.whole(1, 1 << 20),
+        metavar="N",
+        help="without a run, of a network that leaves their number open: frames of the sequences that are measured here",
+    )
     group.add_argument("--ranks", metavar="K,...", help="2,4,8 or 2,4,..,256 (default 2,4,8)")
     group.add_argument(
         "--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us"

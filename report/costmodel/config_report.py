@@ -45,16 +45,19 @@ def ranks_of(text):
 
 
 def computing_of(options, runs, config, ranks):
+    if options.frames and (runs or options.step_seconds is not None):
+        raise CostModelError("--frames: not together with --run or --step-seconds, of which nothing is measured here")
     if runs and options.step_seconds is not None:
         raise CostModelError("--step-seconds: not together with --run")
     if runs:
         return scaling.from_runs(runs)
     if options.step_seconds is None:
+        measured_here.check_frames(options.config, tuple(options.set), config, options.frames)
         if options.weak:
             batches = [run_folder.batch_size(config, 1, options.config)]
         else:
             batches = [int(batch) for batch in local_batches(options.config, config, ranks)[0].values()]
-        return measured_here.computing(options.config, options.set, config, batches)
+        return measured_here.computing(options.config, options.set, config, batches, options.frames)
     if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
         raise CostModelError("--step-seconds: not a positive number of seconds")
     batch = options.step_batch or run_folder.batch_size(config, 1, options.config)

@@ -9,6 +9,7 @@ import program
 from configuration import micro_batches, section
 
 from costmodel import scaling
+from costmodel.errors import CostModelError
 
 SECONDS = 120.0  # for all of it, where fewer steps or smaller batches allow that
 LONG = 60.0  # of one batch's measurement, after which the other ways are named
@@ -22,7 +23,7 @@ def say(text):
 
 
 class Bench:
-    def __init__(self, path, overrides, config):
+    def __init__(self, path, overrides, config, frames=None):
         train = section(config, "train")
         device = train.get("device", "auto")
         if device == "auto":
@@ -30,6 +31,7 @@ class Bench:
         self.is_on_gpu = device == "cuda"
         threads = train.get("threads") or len(os.sched_getaffinity(0))
         words = [path, *(word for one in overrides for word in ("--set", one))]
+        words += ["--frames", str(frames)] if frames else []
         for key in ("compute", "recompute"):
             if key in train:
                 words += [f"--{key}", str(train[key])]
@@ -44,11 +46,33 @@ class Bench:
         return [sum(row["seconds"] for row in rows if row["pass"] == name) for name in ("forward", "backward")]
 
 
-def computing(path, overrides, config, batches):
+def has_open_frames(path, overrides, config):
+    """Whether neither the network nor data.truncate says how many frames a sequence has."""
+    if section(config, "data").get("truncate"):
+        return False
+    try:
+        usual, longer = (program.show(path, (*overrides, *more))["layers"] for more in ((), ("data.truncate=2",)))
+    except program.Refused:  # data that cannot be cut
+        return False
+    return [layer["shape"] for layer in usual] != [layer["shape"] for layer in longer]
+
+
+def check_frames(path, overrides, config, frames):
+    """Steps of one frame, which the program would measure, take much less time than those of sequences."""
+    is_open = has_open_frames(path, overrides, config)
+    if is_open and not frames:
+        raise CostModelError(
+            f"{path}: the network leaves the number of frames open: --frames N says how many are measured here; {OTHERWISE}"
+        )
+    if frames and not is_open:
+        raise CostModelError(f"{path}: --frames {frames}: the network's input or data.truncate gives the number of frames")
+
+
+def computing(path, overrides, config, batches, frames=None):
     """A scaling.Computing, of the smallest and the largest of these local batches. On a CPU, where both would take
     longer than SECONDS, of fewer steps, and of a smaller batch than the largest. Of several micro-batches one is
-    measured."""
-    bench, start = Bench(path, overrides, config), time.monotonic()
+    measured. `frames`: of each sequence, for check_frames()."""
+    bench, start = Bench(path, overrides, config, frames), time.monotonic()
     parts = micro_batches(config)
     name = "local batch" if parts == 1 else "micro-batch"
     wanted = sorted({max(1, batch // parts) for batch in (min(batches), max(batches))})
@@ -80,6 +104,8 @@ def computing(path, overrides, config, batches):
     source = f"lpsgd bench layers on {bench.where}, without update and data"
     if points[-1][0] < wanted[-1]:
         source += f"; {name}es above {points[-1][0]} were not measured"
+    if frames:
+        source += f"; sequences of {frames} frames"
     if parts > 1:
         source += f"; {parts} micro-batches a step"
     return scaling.Computing(tuple(tuple(parts * value for value in point) for point in points), 0.0, source)

@@ -31,6 +31,39 @@ class Here(FolderTest):
         of_two = next(row["computation_s"] for row in found["rows"] if row["ranks"] == 2)
         self.assertTrue(seconds / 5 < of_two < 5 * seconds, (seconds, of_two))
 
+    def test_open_frames_must_be_given(self):
+        """A step of one frame would say nothing."""
+        config = self.write(
+            "net.yaml",
+            "network: {name: net, input: [any, 6], classes: 5, layers: [{lstm: l, cell: 8}, {dense: d, units: 5}]}\n"
+            "data: {dataset: an4, root: /none}\ntrain: {batch_size: 8, threads: 1, device: cpu}\n",
+        )
+        words = (str(config), "--link", "1Gbit,50us", "--ranks", "2")
+        status, out, err = predict(*words)
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1))
+        self.assertIn(f"{config}: the network leaves the number of frames open: --frames N says how many", err)
+        seen = []
+
+        def step(bench, batch, counts):
+            seen.append(bench.words[bench.words.index("--frames") + 1] if "--frames" in bench.words else None)
+            return [0.1, 0.2]
+
+        with mock.patch.object(measured_here.Bench, "step", step):
+            status, out, err = predict(*words, "--frames", "200")
+            self.assertEqual((status, set(seen)), (0, {"200"}), err)
+            self.assertIn("; sequences of 200 frames", out)
+            seen.clear()
+            self.assertEqual(predict(*words, "--set", "data.truncate=30")[0], 0)
+            self.assertEqual(set(seen), {None})
+        for more, message in (
+            (("--set", "data.truncate=30", "--frames", "9"), "--frames 9: the network's input or data.truncate gives"),
+            (("--step-seconds", "1", "--frames", "9"), "--frames: not together with --run or --step-seconds"),
+        ):
+            status, out, err = predict(*words, *more)
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn(message, err)
+        self.assertEqual(predict(*words, "--step-seconds", "1")[0], 0)
+
     def measured(self, of_a_sample, batches, config=None, **more):
         """What a machine of so many seconds a sample measures: (batches, steps of each), and what it says."""
         asked = []
