@@ -7,10 +7,12 @@ import os
 from dataclasses import dataclass
 
 import configuration
+import program
 import synchronisation
 import warmup
 import words
 from configuration import section
+from errors import UserError
 from files import read_json, read_text, read_yaml
 
 from costmodel.errors import CostModelError
@@ -118,12 +120,33 @@ def check_seconds(where, samples, seconds):
         raise CostModelError(f"{where}: an epoch without samples or seconds")
 
 
+def epoch_lines(folder):
+    """(where, line) of each finished epoch."""
+    path = os.path.join(folder, "metrics.jsonl")
+    lines = enumerate(read_text(path).split("\n")[:-1], start=1)
+    return [(f"{path}:{number}", line) for number, line in lines if line.strip()]
+
+
 def finished_epochs(folder, batch):
     """(steps, seconds by part) of each."""
-    path = os.path.join(folder, "metrics.jsonl")
-    lines = [(n, line) for n, line in enumerate(read_text(path).split("\n")[:-1], start=1) if line.strip()]
-    epochs = [epoch_seconds(line, f"{path}:{n}") for n, line in lines]
+    epochs = [epoch_seconds(line, where) for where, line in epoch_lines(folder)]
     return [(samples / batch, seconds) for samples, seconds in epochs]
+
+
+def epochs_of_others(folder, ranks):
+    """How many finished epochs end with the last one on another number of ranks: a run may be resumed with another.
+    bytes_fp32, what float32 would have sent, tells their number in each epoch."""
+    records = [json.loads(line) for _, line in epoch_lines(folder)]
+    known = [(record.get("step"), record.get("bytes_fp32")) for record in records]
+    if not all(type(value) is int for pair in known for value in pair):
+        return 0
+    try:
+        parameters = program.show(f"{folder}/config.yaml")["parameters"]
+    except UserError:  # of an earlier revision
+        return 0
+    steps = [step - before for (step, _), before in zip(known, [0, *(step for step, _ in known)])]
+    others = [sent != 8 * (ranks - 1) * parameters * count for (_, sent), count in zip(known, steps)]
+    return max((number for number, is_other in enumerate(others, start=1) if is_other), default=0)
 
 
 def unfinished_epoch(folder, finished, ranks, batch):
@@ -163,8 +186,8 @@ def read_enough(folder):
 
 
 def read(folder):
-    """The mean over the run's steps; the first epoch, which also warms up, counts only if those after it are too
-    few."""
+    """The mean over the run's steps on its present number of ranks; the first epoch, which also warms up, counts only
+    if those after it are too few."""
     config_path = os.path.join(folder, "config.yaml")
     epochs_path = os.path.join(folder, "metrics.jsonl")
     read_text(epochs_path)
@@ -175,7 +198,12 @@ def read(folder):
     parts = epochs + ([rest[:2]] if rest else [])
     if not parts:
         raise CostModelError(f"{epochs_path}: holds no finished epoch, and no checkpoint has the sums of steps")
-    first = 1 if round(sum(steps for steps, _ in parts[1:])) >= LEAST_STEPS else 0
+    start = epochs_of_others(folder, ranks)
+    if start == len(parts):
+        raise CostModelError(
+            f"{folder}: was resumed with {words.counted(ranks, 'rank')}, but no epoch is finished with so many yet"
+        )
+    first = start + 1 if round(sum(steps for steps, _ in parts[start + 1 :])) >= LEAST_STEPS else start
     per_epoch = max(1, round(epochs[-1][0]) if epochs else rest[2])
     if warm := warmup.steps(config, per_epoch):
         first = max(first, -(-warm // per_epoch))
@@ -195,4 +223,4 @@ def read(folder):
     block = synchronisation.block_size(config, ranks, machines)
     if found.within and not block:
         raise CostModelError(f"{config_path}: sync.ranks_per_block does not divide {ranks} ranks")
-    return Measured(folder, ranks, batch, config, seconds, found, block, round(steps), first == 0)
+    return Measured(folder, ranks, batch, config, seconds, found, block, round(steps), first == start)

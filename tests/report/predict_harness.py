@@ -31,10 +31,10 @@ class TrainedTest(harness.FolderTest):
         super().setUp()
         self.config = self.write("tiny.yaml", TRAINED)
 
-    def train(self, name, *sets):
+    def train(self, name, *sets, resume=False):
         folder = self.root / name
         words = [word for item in sets for word in ("--set", item)]
-        command = [LPSGD, "train", str(self.config), "--out", str(folder), *words]
+        command = [LPSGD, "train", str(self.config), "--out", str(folder), *words, *["--resume"] * resume]
         subprocess.run(command, check=True, capture_output=True, timeout=100)
         return folder
 

@@ -38,6 +38,27 @@ class Links(TrainedTest):
             self.assertIsNone(links.emulated(exchange, "there"))
 
 
+class Resumed(TrainedTest):
+    def test_epochs_on_another_number_of_ranks_do_not_count(self):
+        """Of a run that was resumed: their local batches and seconds are others."""
+        def records(folder):
+            return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+        saved = "checkpoint.every_epochs=1"
+        self.train("run", "train.epochs=4", saved)
+        folder = self.train("run", "train.epochs=7", "exchange.ranks=4", saved, resume=True)
+        self.assertEqual(len(records(folder)), 7)
+        run = run_folder.read(str(folder))
+        self.assertEqual((run.ranks, run.steps, run.is_cold), (4, 16, False))  # of the epochs 6 and 7
+        total = sum(record["seconds"]["total"] for record in records(folder)[5:])
+        self.assertAlmostEqual(run.seconds["total"], total / 16)
+        # Resumed once more, and no epoch is finished since.
+        environment = folder / "environment.json"
+        environment.write_text(environment.read_text().replace('"ranks": 4', '"ranks": 2'))
+        with self.assertRaisesRegex(CostModelError, "run: was resumed with 2 ranks, but no epoch is finished with so"):
+            run_folder.read(str(folder))
+
+
 class Steps(TrainedTest):
     """Runs that --steps has ended: the newest checkpoint has the sums of the epoch."""
 
