@@ -53,7 +53,7 @@ def parse(words):
         "--frames",
         type=command.whole(1, 1 << 20),
         metavar="N",
-        help="without a run, of a network that leaves their number open: frames of the sequences that are measured here",
+        help="without a run: frames of the sequences that are measured, where the network leaves their number open",
     )
     group.add_argument("--ranks", metavar="K,...", help="2,4,8 or 2,4,..,256 (default 2,4,8)")
     group.add_argument(

@@ -121,17 +121,24 @@ def machines_of(hosts):
     return [size for _, size in groups] if len(dict(groups)) == len(groups) else []
 
 
-def block_size(settings, ranks, machines):
-    """Ranks of a block of hierarchical_local_sgd; None where the program will refuse. `machines`: how many
-    ranks each machine has."""
-    size = whole(section(settings, "sync"), "ranks_per_block", None)
+def block_size(settings, ranks, machines, of="sync"):
+    """Ranks of a block of hierarchical_local_sgd, or of the collective hierarchical (`of`: exchange); None where the
+    program will refuse. `machines`: how many ranks each machine has."""
+    size = whole(section(settings, of), "ranks_per_block", None)
     if size is None:
         size = machines[0] if len(set(machines)) == 1 else None
     return size if size and ranks % size == 0 else None
 
 
-def copies(ranks, found, block=None):
+def copies(ranks, found, block=None, adding=1):
     """Encoded copies of the network that all ranks send together in the steps of `found`. `block`: ranks of a
-    block."""
+    block of hierarchical_local_sgd; `adding`: of one that adds its gradients first, as the collective hierarchical
+    does."""
     within = found.within * 2 * (ranks - ranks // block) if found.within else 0
-    return (found.gradients + found.everywhere) * 2 * (ranks - 1) + within
+    blocks = ranks // adding
+    return (found.gradients + found.everywhere) * (2 * (blocks - 1) + ranks - blocks) + within
+
+
+def float32_copies(ranks, found, adding):
+    """Those that blocks add: gradients in float32, whatever the codec."""
+    return (found.gradients + found.everywhere) * (ranks - ranks // adding)

@@ -77,6 +77,7 @@ UNTOLD = (
 USUAL = {
     "exchange.transport": "mpi",
     "exchange.collective": "reduce_broadcast",
+    "exchange.ranks_per_block": "node",
     "exchange.overlap": True,
     "exchange.warmup_epochs": 0,
     "exchange.min_elements": "auto",
@@ -150,6 +151,8 @@ def setting_text(key, value):
         return counted(value, "rank") if value else ""
     if key == "exchange.collective":
         return "" if value in ("reduce_broadcast", "simulated") else str(value)
+    if key == "exchange.ranks_per_block":
+        return "" if value == "node" else f"blocks of {counted(value, 'rank')}"
     if key == "exchange.transport":
         return f"over {value}"
     if key == "exchange.codec":

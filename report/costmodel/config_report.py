@@ -108,6 +108,7 @@ def sized(shown):
 def prediction(options):
     """A dictionary: what was assumed, and a row for each number of ranks, codec and way to synchronise."""
     config, sets = settings.read(options.config, options.set), tuple(options.set)
+    run_folder.check_collective(config, options.config)
     configured = program.show(options.config, sets)
     runs = [run_folder.read_enough(folder) for folder in options.run]
     same_network(runs, configured)

@@ -62,10 +62,13 @@ def check_frames(path, overrides, config, frames):
     is_open = has_open_frames(path, overrides, config)
     if is_open and not frames:
         raise CostModelError(
-            f"{path}: the network leaves the number of frames open: --frames N says how many are measured here; {OTHERWISE}"
+            f"{path}: the network leaves the number of frames open: --frames N says how many are measured here; "
+            f"{OTHERWISE}"
         )
     if frames and not is_open:
-        raise CostModelError(f"{path}: --frames {frames}: the network's input or data.truncate gives the number of frames")
+        raise CostModelError(
+            f"{path}: --frames {frames}: the network's input or data.truncate gives the number of frames"
+        )
 
 
 def computing(path, overrides, config, batches, frames=None):

@@ -80,6 +80,11 @@ def batch_size(config, ranks, path):
     return size
 
 
+def check_collective(config, path):
+    if section(config, "exchange").get("collective") == "hierarchical":
+        raise CostModelError(f"{path}: exchange.collective: hierarchical is not predicted yet; reduce_broadcast is")
+
+
 def environment_of(folder):
     """(ranks, how many of them each machine has)."""
     path = os.path.join(folder, "environment.json")
@@ -192,6 +197,8 @@ def read(folder):
     epochs_path = os.path.join(folder, "metrics.jsonl")
     read_text(epochs_path)
     config, (ranks, machines) = read_yaml(config_path), environment_of(folder)
+    if ranks > 1:
+        check_collective(config, config_path)
     batch = batch_size(config, ranks, config_path)
     epochs = finished_epochs(folder, batch)
     rest = unfinished_epoch(folder, len(epochs), ranks, batch)

@@ -21,6 +21,7 @@ READ = (
     "train.compute",
     "train.recompute",
     "schedule.decay",
+    "exchange.collective",
     "exchange.transport",
     "exchange.overlap",
     "exchange.device_pointers",

@@ -40,28 +40,35 @@ def warmup_exchanges(run, first_epoch=0):
     ) - synchronisation.exchanges(run.settings, first_epoch, each)
 
 
-def block_size(run, hosts):
-    """Ranks of a block of hierarchical_local_sgd, or None where blocks are not of one size. `hosts`: the
-    launcher's."""
+def block_size(run, hosts, of="sync"):
+    """Ranks of a block of hierarchical_local_sgd, or with `of` exchange of the collective hierarchical; None where
+    blocks are not of one size. `hosts`: the launcher's."""
     machines = [run.ranks]
     if hosts and run.transport != "threads":
         machines = synchronisation.machines_of(launcher.host_of_each_rank(hosts, run.ranks))
-    return synchronisation.block_size(run.settings, run.ranks, machines)
+    return synchronisation.block_size(run.settings, run.ranks, machines, of)
+
+
+def is_hierarchical(run):
+    return run.exchange("collective", "reduce_broadcast") == "hierarchical"
 
 
 def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
     """All ranks together, in the steps of `found`, of which those of `warm` send float32: each tensor's bytes go
-    to its owner and from there to the others. None where blocks are not of one size."""
+    to its owner and from there to the others. With the collective hierarchical one encoded copy of each block does, and
+    gradients travel within blocks as float32. None where blocks are not of one size."""
     if run.ranks < 2:
         return 0
     block = block_size(run, hosts)
-    if found.within and not block:
+    adding = block_size(run, hosts, "exchange") if is_hierarchical(run) else 1
+    if (found.within and not block) or not adding:
         return None
-    is_allreduce = run.exchange("collective", "reduce_broadcast") == "allreduce"
-    if is_allreduce:
-        return synchronisation.copies(run.ranks, found, block) * 4 * shown["parameters"]
-    sent = synchronisation.copies(run.ranks, found - warm, block) * shown["wire_bytes"]
-    return sent + (synchronisation.copies(run.ranks, warm, block) * 4 * shown["parameters"] if warm.steps else 0)
+    float32 = 4 * shown["parameters"]
+    if run.exchange("collective", "reduce_broadcast") == "allreduce":
+        return synchronisation.copies(run.ranks, found, block) * float32
+    sent = synchronisation.copies(run.ranks, found - warm, block, adding) * shown["wire_bytes"]
+    sent += synchronisation.float32_copies(run.ranks, found, adding) * float32
+    return sent + (synchronisation.copies(run.ranks, warm, block, adding) * float32 if warm.steps else 0)
 
 
 class CostModel:
@@ -91,6 +98,8 @@ class CostModel:
         known = self.measured.get(run.task)
         batch = run.batch_size
         if not known or not batch or (found.within and not block_size(run, self.hosts)):
+            return None
+        if is_hierarchical(run) and run.ranks > 1:  # the cost model does not know it
             return None
         try:
             from costmodel import fragments, links, local_steps, pipeline, plan, scaling

@@ -50,8 +50,8 @@ RESULTS = (
     "val_perplexity",
 )
 # Of local steps; empty where every step exchanges gradients.
-LOCAL_COUNTS = ("synchronisations", "bytes_average")
-LOCAL = (*LOCAL_COUNTS, "replica_distance")
+LOCAL = ("synchronisations", "bytes_average", "replica_distance")
+BETWEEN = "bytes_between_blocks"  # of the collective hierarchical alone
 SAMPLES = ("samples", "frames", "padding")
 CODING = ("codec_error", "codec_error_max", "codec_residual")
 EPOCH_TIMES = ("samples_per_s", "communication_s", "computation_s")
@@ -63,6 +63,7 @@ EPOCH_FIELDS = (
     *SAMPLES,
     "bytes_sent",
     "bytes_fp32",
+    BETWEEN,
     *LOCAL,
     "bytes_per_synchronisation",
     "bad_samples",
@@ -127,6 +128,7 @@ class Tables:
                 "best_epoch",
                 "bytes_sent",
                 "bytes_fp32",
+                BETWEEN,
                 *LOCAL,
                 "replicas_equal",
                 *target,
@@ -216,10 +218,10 @@ class Tables:
         row["jobs"] = measures.number(about, "jobs")
         row["timed"] = self.study.is_timed and about.get("timed") is not False and (row["jobs"] or 1) <= 1
         row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
-        for key in LOCAL:
+        for key in (BETWEEN, *LOCAL):
             known = [v for record in records if (v := measures.number(record, key)) is not None]
             if known:
-                row[key] = sum(known) if key in LOCAL_COUNTS else sum(known) / len(known)
+                row[key] = sum(known) / len(known) if key == "replica_distance" else sum(known)
         checks = [record.get("replicas_equal") for record in records]
         row["replicas_equal"] = None if None in checks or not checks else all(checks)
         if self.study.target:

@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 from harness import SOURCE
-from predict_harness import LPSGD, TrainedTest
+from predict_harness import LPSGD, TrainedTest, predict
 
 from costmodel import links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
@@ -57,6 +57,21 @@ class Resumed(TrainedTest):
         environment.write_text(environment.read_text().replace('"ranks": 4', '"ranks": 2'))
         with self.assertRaisesRegex(CostModelError, "run: was resumed with 2 ranks, but no epoch is finished with so"):
             run_folder.read(str(folder))
+
+
+class Hierarchical(TrainedTest):
+    def test_it_is_refused(self):
+        folder = self.train("run", "exchange.collective=hierarchical")
+        words = ("--link", "1Gbit,50us", "--ranks", "2", "--step-seconds", "1")
+        refusal = "exchange.collective: hierarchical is not predicted yet; reduce_broadcast is\n"
+        self.assertEqual(
+            predict(str(self.config), *words, "--set", "exchange.collective=hierarchical"),
+            (2, "", f"lpsgd: error: {self.config}: {refusal}"),
+        )
+        self.assertEqual(
+            predict(str(self.config), *words[:4], "--run", str(folder)),
+            (2, "", f"lpsgd: error: {folder}/config.yaml: {refusal}"),
+        )
 
 
 class Steps(TrainedTest):

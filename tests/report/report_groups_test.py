@@ -62,6 +62,21 @@ class Groups(ReportTest):
         self.assertEqual((list(x), list(mean), list(deviation)), ([3.0, 4.0], [30.0, 40.0], [0.0, 0.0]))
         self.assertEqual(curves.data([group], "val_top1", "seconds")["epoch"].tolist(), [3, 4])
 
+    def test_blocks_of_ranks_are_told(self):
+        folders = [self.run_folder("plain", [50, 60], FOUR, ranks=4)]
+        for blocks in ("node", 2):
+            more = {"collective": "hierarchical", "ranks_per_block": blocks}
+            folders.append(self.run_folder(f"b{blocks}", [50, 60], FOUR, ranks=4, **more))
+        self.assertEqual(
+            [group.label for group in self.groups(folders)],
+            [f"qsgd 4 bit, bucket 512{more}" for more in ("", ", hierarchical", ", hierarchical, blocks of 2 ranks")],
+        )
+        for folder, name in zip(folders, ("plain", "four", "four")):
+            study = {"study": "s", "axes": {"codec": name}}
+            (self.root / folder / "study.json").write_text(json.dumps(study))
+        labels = [group.label for group in self.groups(folders)]
+        self.assertEqual(labels, ["plain", "four", "four, blocks of 2 ranks"])
+
     def test_the_collective_of_one_codec_is_told(self):
         axes = [{"codec": "32 bit", "transport": name} for name in ("NCCL all-reduce", "NCCL")]
         folders = [

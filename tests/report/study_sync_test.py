@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import require
+from harness import require, rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
 import synchronisation
@@ -184,6 +184,26 @@ class Estimates(StudyTest):
         row, last = estimate.lines([run], shown, 1, folders, None, ["a", "b"])[1:]
         self.assertEqual(row.split()[-3:], ["?", "?", "?"])
         self.assertIn("0 B on the wire in 0 of 1 run (the blocks of ranks of the others are not known)", last)
+
+    def test_blocks_that_add_their_gradients(self):
+        """Bytes of the collective hierarchical are those of the runs, in all and in tables; the codecs warm up."""
+        local = flow({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2, "ranks_per_block": 2})
+        text = HEAD + (
+            "set: {exchange.collective: hierarchical, exchange.warmup_epochs: 1, exchange.min_elements: 100}\n"
+            f"axes: {{exchange.ranks_per_block: [1, 2, node], sync: [every_step, {local}], ranks: 4}}\n"
+        )
+        rows = []
+        for run, shown, records in self.trained(text):
+            with self.subTest(run.label):
+                for done in range(3):
+                    sent = sum(record["bytes_sent"] for record in records[done:])
+                    parts = estimate.exchanges(run, done), estimate.warmup_exchanges(run, done)
+                    self.assertEqual(estimate.bytes_of(run, shown, parts[0], warm=parts[1]), sent)
+                rows.append(sum(record["bytes_between_blocks"] for record in records))
+        self.assertEqual([int(row["bytes_between_blocks"]) for row in rows_of(self.root / "out" / "runs.csv")], rows)
+        self.assertEqual([rows[4:], rows[0] > rows[2] > 0], [[0, 0], True])
+        epochs = rows_of(self.root / "out" / "epochs.csv")
+        self.assertEqual(sum(int(row["bytes_between_blocks"]) for row in epochs), sum(rows))
 
     def test_where_the_samples_are_not_known(self):
         """The mean of a step is still known, but for a warm-up's rounding."""
