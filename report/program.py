@@ -35,13 +35,19 @@ def find():
     return path
 
 
-def ask(*words, executable=None):
-    """What the program prints as JSON."""
+def ask(*words, executable=None, environment=None):
+    """What the program prints as JSON. `environment`: in place of this process's."""
     command = [executable or find(), *words]
     said = " ".join(command)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            env=environment,
+            check=False,
         )
     except OSError as error:
         raise UserError(f"{command[0]}: cannot be run: {error.strerror}") from None

@@ -9,16 +9,25 @@ import table
 import warmup
 from configuration import section
 from errors import UserError
-from words import counted
+from words import counted, is_of
 
-from . import launcher, measures, tables
+from . import launcher, measures, tables, variables
 from .progress import duration, epochs_of
+
+
+# What steps and bytes depend on.
+COUNTED = ("data.dataset", "data.train_samples", "data.truncate", "train.epochs", "train.batch_size", "schedule.decay")
+
+
+def is_known(run):
+    """Whether no variable of the environment that is not set decides what the run sends."""
+    return not any(is_of(key, (*COUNTED, "exchange", "sync")) for key, _ in variables.named(run.settings))
 
 
 def steps(run):
     """Of the whole run, or None where the number of samples is not known before the data is read."""
     each = run_length.steps_per_epoch(run.settings, run.ranks)
-    return each and each * epochs_of(run)
+    return each * epochs_of(run) if each and is_known(run) else None
 
 
 def exchanges(run, first_epoch=0):
@@ -56,9 +65,11 @@ def is_hierarchical(run):
 def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
     """All ranks together, in the steps of `found`, of which those of `warm` send float32: each tensor's bytes go
     to its owner and from there to the others. With the collective hierarchical one encoded copy of each block does, and
-    gradients travel within blocks as float32. None where blocks are not of one size."""
+    gradients travel within blocks as float32. None where blocks are not of one size, or a variable is not set."""
     if run.ranks < 2:
         return 0
+    if not is_known(run):
+        return None
     block = block_size(run, hosts)
     adding = block_size(run, hosts, "exchange") if is_hierarchical(run) else 1
     if (found.within and not block) or not adding:
@@ -193,7 +204,7 @@ def lines(runs, shown, jobs, folders, timed=None, hosts=()):
             (
                 run.name,
                 str(run.ranks),
-                str(epochs_of(run)),
+                "?" if any(key == "train.epochs" for key, _ in variables.named(run.settings)) else str(epochs_of(run)),
                 str(count or "?"),
                 "?" if sent is None else table.bytes_text(sent / max(1, found.steps)),
                 "?" if sent is None or not count else table.bytes_text(sent),

@@ -13,7 +13,7 @@ import configuration
 from configuration import section
 from errors import UserError
 
-from . import labels
+from . import labels, variables
 from .yaml_file import StudyError, flow, read
 
 MAX_RUNS = 20_000
@@ -30,7 +30,8 @@ class GridRun:
     config: str
     sets: dict  # key -> value, in the order in which they are given to the program
     ranks: int
-    settings: dict  # the configuration with all of it applied
+    written: dict  # the configuration with all of it applied
+    settings: dict  # and with the values of environment variables, as far as they are known
     digest: str
     problem: str = ""  # why its configuration cannot be read
 
@@ -72,6 +73,7 @@ def expand(study):
         raise StudyError(f"{study.where['axes']}: axes: {size} combinations; at most {MAX_RUNS} are taken")
     _check_overlap(study.axes)
     configs = {}  # path -> its values
+    values = variables.known(study.env)
     runs, seen = [], {}
     for combination in itertools.product(*(axis.choices for axis in study.axes)):
         chosen = {axis.name: choice for axis, choice in zip(study.axes, combination)}
@@ -79,7 +81,7 @@ def expand(study):
             all(chosen[axis].label in allowed for axis, allowed in rule.items()) for rule in study.excludes
         ):
             continue
-        run = _run(study, chosen, configs)
+        run = _run(study, chosen, configs, values)
         if run.digest in seen:
             raise StudyError(
                 f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; "
@@ -116,7 +118,7 @@ def _refuse_two(by_axis, keys):
         raise StudyError(f"{by_axis[second].where}: axes '{first}' and '{second}' both set {keys}")
 
 
-def _run(study, chosen, configs):
+def _run(study, chosen, configs, values):
     config = next((c.config for c in chosen.values() if c.config), study.config)
     sets = dict(study.sets)
     for choice in chosen.values():
@@ -128,16 +130,18 @@ def _run(study, chosen, configs):
     try:
         if config not in configs:
             configs[config] = _configuration(config)
-        settings = _resolved(configs[config], sets, config)
-        if section(settings, "exchange").get("transport") == "threads" and asked is not None:
+        written = _resolved(configs[config], sets, config)
+        if _is_over_threads(written, values) and asked is not None:
             sets["exchange.ranks"] = asked
-            settings = _resolved(configs[config], sets, config)
+            written = _resolved(configs[config], sets, config)
     except UserError as error:
-        settings, problem = {"config": config, **sets}, str(error)
-    exchange = section(settings, "exchange")
-    ranks = asked or (exchange.get("ranks", 1) if exchange.get("transport") == "threads" else 1)
-    digested = {**settings, "network": _with_written_classes(settings.get("network"))}
-    digest = hashlib.sha256(json.dumps([digested, ranks], sort_keys=True).encode()).hexdigest()
+        written, problem = {"config": config, **sets}, str(error)
+    settings = variables.expanded(written, values)
+    ranks = asked or _ranks(settings)
+    digested = {**written, "network": _with_written_classes(written.get("network"))}
+    digest = hashlib.sha256(json.dumps([digested, asked or _ranks(written)], sort_keys=True).encode()).hexdigest()
+    if type(ranks) is not int or ranks < 1:
+        problem, ranks = problem or f"{config}: exchange.ranks: {_no_number(ranks, study)}", 1
     choices = {axis: choice.label for axis, choice in chosen.items()}
     several = {axis.name for axis in study.axes if len(axis.choices) > 1}
     words = [labels.of_choice(axis, label) for axis, label in choices.items()]
@@ -151,10 +155,28 @@ def _run(study, chosen, configs):
         config=config,
         sets=sets,
         ranks=ranks,
+        written=written,
         settings=settings,
         digest=digest,
         problem=problem,
     )
+
+
+def _is_over_threads(settings, values):
+    return section(variables.expanded(settings, values), "exchange").get("transport") == "threads"
+
+
+def _ranks(settings):
+    """Where the study does not say it: as written, which may be no number."""
+    exchange = section(settings, "exchange")
+    return exchange.get("ranks", 1) if exchange.get("transport") == "threads" else 1
+
+
+def _no_number(ranks, study):
+    for _, name in variables.named(ranks, "exchange.ranks"):
+        how = "differs between jobs" if name in study.env else "is not set"
+        return f"needs the environment variable {name}, which {how}"
+    return f"expected a whole number from 1, not {flow(ranks)}"
 
 
 def _cell(choice):

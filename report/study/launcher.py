@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import configuration
 import program
 
+from . import variables
 from .yaml_file import StudyError
 
 
@@ -59,7 +60,7 @@ class Launcher:
         variable that is not set."""
         refused = {}
         for run in runs:
-            for key, name in variables(run.settings):
+            for key, name in variables.named(run.written):
                 if name not in os.environ and name not in self.study.env:
                     refused[run.digest] = (
                         f"{self.study.path}: run '{run.label}': {key} needs the environment variable {name}, "
@@ -111,7 +112,8 @@ class Launcher:
     def _show_one(self, study, run):
         """A dictionary, or why the program refuses the configuration."""
         try:
-            return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
+            words = ("show", run.config, *run.set_options(), "--json")
+            return program.ask(*words, executable=self.executable, environment=variables.known(study.env))
         except program.Refused as message:
             return f"{place_of(study, run, str(message))}: {message}"
 
@@ -133,20 +135,6 @@ def host_of_each_rank(hosts, ranks):
         name, _, count = host.partition(":")
         slots += [name] * (int(count) if count.isdigit() and int(count) else 1)
     return list(itertools.islice(itertools.cycle(slots), ranks))
-
-
-def variables(settings, prefix=""):
-    """(key, NAME) of each ${NAME} outside the network, whose own $names are its parameters."""
-    if isinstance(settings, str):
-        yield from ((prefix, name) for name in re.findall(r"\$\{([^{}]*)\}", settings))
-    items = ()
-    if isinstance(settings, dict):
-        items = settings.items()
-    elif isinstance(settings, list):
-        items = enumerate(settings)
-    for key, value in items:
-        if prefix or key != "network":
-            yield from variables(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 def place_of(study, run, message):

@@ -11,7 +11,7 @@ from unittest import mock
 from harness import require, rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import estimate, labels, launcher, progress, runner, timing
+from study import estimate, labels, progress, runner, timing, variables
 
 require("numpy", "scipy")
 from costmodel import pipeline, scaling  # noqa: E402
@@ -248,10 +248,50 @@ class About(StudyTest):
         self.assertEqual(self.study(text, "--dry-run")[0], 0)
         self.assertEqual(self.study(text + "launcher: {env: {LPSGD_NOWHERE: /y}}\n")[0], 0)
 
+    def test_values_of_variables_are_computed_with(self):
+        """They are no settings: the digest is the same with others."""
+        text = HEAD + (
+            "set: {exchange.ranks: '${LPSGD_RANKS}', train.epochs: '${LPSGD_EPOCHS}', exchange.codec: '${LPSGD_CODEC}', "
+            "data.train_samples: '${LPSGD_SAMPLES}', sync: {kind: local_sgd, steps: '${LPSGD_H}'}}\n"
+        )
+        plain = HEAD + (
+            "set: {exchange.ranks: 4, train.epochs: 3, exchange.codec: onebit, data.train_samples: 512, "
+            "sync: {kind: local_sgd, steps: 2}}\n"
+        )
+        values = {"RANKS": "4", "EPOCHS": "3", "CODEC": "onebit", "SAMPLES": "512", "H": "2"}
+        with mock.patch.dict(os.environ, {f"LPSGD_{name}": value for name, value in values.items()}):
+            (run,) = self.expand(text)[1]
+            status, out, err = self.study(text, "--dry-run")
+        self.assertEqual((status, err), (0, ""))
+        row, expected = (said.splitlines()[1].split()[1:] for said in (out, self.study(plain, "--dry-run")[1]))
+        self.assertEqual((row, row[:3]), (expected, ["4", "3", "48"]))
+        with mock.patch.dict(os.environ, {"LPSGD_RANKS": "2", "LPSGD_CODEC": "onebit"}):
+            self.assertEqual(self.expand(text)[1][0].digest, run.digest)
+            status, out, err = self.study(text, "--dry-run")
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(out.splitlines()[1].split()[1:], ["2", *"?????"])
+        # Those of the study count, too, if all jobs have one.
+        env = "launcher: {env: {%s}}\n" % ", ".join(f"LPSGD_{name}: '{value}'" for name, value in values.items())
+        self.assertEqual(self.study(text + env, "--dry-run")[1].splitlines()[1].split()[1:], expected)
+        several = env.replace("LPSGD_RANKS: '4'", "LPSGD_RANKS: ['2', '4']")
+        for given, why in ((several, "differs between jobs"), ("", "is not set")):
+            status, out, err = self.study(text + given, "--dry-run")
+            self.assertEqual((status, out), (2, ""))
+            self.assertEqual(
+                err,
+                f"lpsgd: error: study: {self.root}/tiny.yaml: exchange.ranks: needs the environment variable LPSGD_RANKS, "
+                f"which {why}\n",
+            )
+
+    def test_ranks_that_are_no_number_are_refused(self):
+        status, out, err = self.study(HEAD + "axes: {exchange.ranks: [1, two]}\n", "--dry-run")
+        self.assertEqual((status, out.splitlines()[2].split()[-1]), (1, "refused"))
+        self.assertRegex(err, r"ranks_two-\w+: .*tiny.yaml: exchange.ranks: expected a whole number from 1, not two\n$")
+
     def test_variables_of_the_network_are_its_own(self):
         settings = {"network": {"a": "${n}"}, "data": {"root": "${A}/${B}", "x": ["${C}", 1]}}
         self.assertEqual(
-            list(launcher.variables(settings)), [("data.root", "A"), ("data.root", "B"), ("data.x.0", "C")]
+            list(variables.named(settings)), [("data.root", "A"), ("data.root", "B"), ("data.x.0", "C")]
         )
 
     def test_each_job_has_its_environment(self):
