@@ -97,6 +97,8 @@ class UnitCoder {
   virtual void reduce() = 0;
   /// mean() of these owners into the gradient.
   virtual void decode(std::span<const int> owners) = 0;
+  /// Over an ordered transport: the messages that the next call decodes have been queued.
+  virtual void queued() {}
   /// Whether the result of the last divide(), encode(), reduce() or pack() may be sent.
   virtual bool ready() const = 0;
 

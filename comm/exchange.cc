@@ -135,7 +135,7 @@ void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vec
     if (options_.collective == Collective::allreduce && !codecs[t].is_none())
       throw ConfigError(fmt::format(
           "exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} has "
-          "codec {}; allowed with it: reduce_broadcast, simulated",
+          "codec {}; allowed with it: reduce_broadcast, hierarchical, simulated",
           info.name, to_text(codecs[t])));
     shared_->tensors.push_back(make_exchange_tensor(info, codecs[t], t, transport.rank(), shared_->blocks,
                                                     has_owners(options_.collective)));

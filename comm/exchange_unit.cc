@@ -93,11 +93,16 @@ class ReduceBroadcast final : public UnitInFlight {
   std::string waiting_for() const override {
     std::vector<int> ranks;
     const auto add = [&](int rank) { ranks.push_back(shared_.transport.rank_in_run(rank)); };
-    // What comes late may wait for the ranks whose earlier messages have not come here either.
+    // What comes late may wait for the ranks whose earlier messages have not come here either; what comes from
+    // another block, for any rank of that block.
     for (const Round round : {Round::share, Round::contribution, Round::mean, Round::handed_on}) {
       const std::vector<Transport::Request>& requests = requests_of(round);
       for (int i = 0; i < static_cast<int>(requests.size()); ++i)
-        if (requests[static_cast<std::size_t>(i)] != no_request) add(sender(round, i));
+        if (requests[static_cast<std::size_t>(i)] != no_request) {
+          const bool of_block = round == Round::contribution || round == Round::mean;
+          for (int place = 0; of_block && place < blocks_.size; ++place) add(blocks_.rank_at(i, place));
+          if (!of_block) add(sender(round, i));
+        }
       if (!ranks.empty()) break;
     }
     if (ranks.empty())  // those that have not taken what was sent to them
@@ -179,6 +184,7 @@ class ReduceBroadcast final : public UnitInFlight {
     if (ordered_) receive(round);
     sends();
     shared_.transport.end_group();
+    if (ordered_) coder_->queued();
   }
 
   // The next rank's part first and the own part last: ranks begin with different owners.
@@ -334,6 +340,7 @@ class Summed final : public UnitInFlight {
     if (unit_.number != shared_.next_sum || !coder_->ready()) return false;
     ++shared_.next_sum;
     request_ = shared_.transport.iallreduce(values_);
+    if (shared_.transport.ordered()) coder_->queued();
     shared_.bytes_sent +=
         shared_.transport.ring_share(simulated_ ? unit_.unit->bytes() : values_.size_bytes());
     stage_ = Stage::summing;

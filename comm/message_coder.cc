@@ -201,6 +201,7 @@ void MessageCoder::reduce(std::size_t bucket) {
   Bucket& b = at(bucket);
   must(b.state == Bucket::State::encoded, "reduce() of a bucket that was not encoded just before");
   b.state = Bucket::State::reduced;
+  if (transport_->ordered()) b.coder->queued();
   b.coder->reduce();
 }
 
@@ -209,6 +210,7 @@ void MessageCoder::decode(std::size_t bucket) {
   Bucket& b = at(bucket);
   must(b.state == Bucket::State::reduced, "decode() of a bucket that was not reduced just before");
   b.state = Bucket::State::idle;
+  if (transport_->ordered()) b.coder->queued();
   b.coder->decode(owners_);
 }
 

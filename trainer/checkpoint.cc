@@ -154,8 +154,9 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 
 /// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
-                     int rank, const RankBlocks& ranks) {
-  const ExchangeTensor kept = make_exchange_tensor(tensor, codec, t, rank, ranks, true);
+                     int rank, const ResidualLayout& layout) {
+  const ExchangeTensor kept =
+      make_exchange_tensor(tensor, codec, t, rank, layout.ranks, layout.has_round2);
   of.round1[t].assign(kept.residual1, 0.0f);
   of.round2[t].assign(kept.residual2, 0.0f);
 }
@@ -209,7 +210,10 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, const std::vec
   const bool exact = same && own_weights == local && same_blocks;
   read_arenas(files, rank, exact, state);
   const RankBlocks old_ranks{manifest.ranks, static_cast<int>(manifest.exchange_ranks_per_block)};
-  const bool same_residuals = old_ranks == state.residual_layout.ranks;
+  const ResidualLayout& layout = state.residual_layout;
+  const bool any_feedback = std::ranges::any_of(codecs, &CodecSpec::error_feedback);
+  const bool same_residuals = old_ranks == layout.ranks || (same && !any_feedback);
+  bool old_round2 = false;
   CheckpointRead out{.other_ranks = !same,
                      .other_blocks = same && !same_residuals,
                      .averaged = !exact && own_weights,
@@ -219,26 +223,28 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, const std::vec
     OldState old = read_state(files, r, tensors, state.buffers);
     for (const std::size_t t : changed) {
       if (!codecs[t].error_feedback) continue;
-      begin_residuals(old.residuals, t, tensors[t], codecs[t], r, old_ranks);
+      begin_residuals(old.residuals, t, tensors[t], codecs[t], r, {old_ranks, layout.has_round2});
       if (in_block > 0)
-        begin_residuals(old.block_residuals, t, tensors[t], codecs[t], r % in_block, {in_block});
+        begin_residuals(old.block_residuals, t, tensors[t], codecs[t], r % in_block, state.block_layout);
     }
+    for (const std::vector<float>& round2 : old.residuals.round2) old_round2 |= !round2.empty();
     return old;
   };
   if (same) {
     OldState old = state_of(rank);
     if (same_residuals) {
       residuals = std::move(old.residuals);
-      out.other_round2 = fit_round2(residuals, tensors, codecs, state.residual_layout, rank);
+      out.other_round2 = fit_round2(residuals, tensors, codecs, layout, rank);
     }
     if (block_residuals && exact) *block_residuals = std::move(old.block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old.buffers[b].begin(), old.buffers[b].end(), state.buffers[b].values.begin());
   }  // otherwise model.safetensors already gave the averaged running statistics
   if (!same_residuals) {
-    Redistribution all(tensors, codecs, old_ranks, state.residual_layout, rank);
+    Redistribution all(tensors, codecs, old_ranks, layout, rank);
     for (int r = 0; r < manifest.ranks; ++r) all.add(state_of(r).residuals);
     residuals = all.take();
+    out.other_round2 = any_feedback && old_round2 != layout.has_round2;
   }
   out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
   return out;

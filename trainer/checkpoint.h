@@ -28,6 +28,7 @@ struct TrainingState {
   ResidualViews residuals;
   ResidualLayout residual_layout = {};
   std::int64_t ranks_per_block = 0;    // of hierarchical_local_sgd
+  ResidualLayout block_layout = {};    // then: of a rank's block
   ResidualViews block_residuals = {};  // of the exchange within a block; empty: there is none
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
   /// positions of the global batch.

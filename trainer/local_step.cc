@@ -41,10 +41,21 @@ void warn_if_pointless(const RunConfig& run, int in_block, int ranks) {
         ranks);
 }
 
-ExchangeOptions block_options(const RunConfig& run, Transport& block, StreamView compute, const Block& ranks,
-                              Trace* trace) {
+/// Of synchronisations within the block `ranks`, which the exchange's blocks divide or hold.
+ExchangeOptions block_options(const RunConfig& run, Transport& all, Transport& block, StreamView compute,
+                              const Block& ranks, Trace* trace) {
   RunConfig within = run;
-  within.exchange.collective = Collective::reduce_broadcast;
+  if (run.exchange.collective == Collective::hierarchical) {
+    const int exchange =
+        block_of(all, static_cast<int>(run.exchange.ranks_per_block), "exchange.ranks_per_block").size;
+    if (exchange % ranks.size != 0 && ranks.size % exchange != 0)
+      throw ConfigError(fmt::format(
+          "sync.ranks_per_block: blocks of {} ranks lie across those of exchange.ranks_per_block, {} ranks; one "
+          "number must divide the other",
+          ranks.size, exchange));
+    within.exchange.ranks_per_block = exchange;
+    if (exchange >= ranks.size) within.exchange.collective = Collective::reduce_broadcast;
+  }
   ExchangeOptions options = exchange_options(within, block, compute, trace);
   options.first_rank = ranks.first;
   return options;
@@ -92,7 +103,7 @@ LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecS
     : ranks(block_of(all, static_cast<int>(run.sync.ranks_per_block), "sync.ranks_per_block")),
       transport(make_block_transport(all, ranks.first, ranks.size)),
       exchange(*transport, network, codecs, network.gradients(),
-               block_options(run, *transport, network.stream(), ranks, trace)),
+               block_options(run, all, *transport, network.stream(), ranks, trace)),
       outer(make_outer_step({}, network.parameters().size(), network.stream())) {}
 
 void LocalStep::set_warmup(bool on) {
@@ -312,6 +323,7 @@ StepMetrics LocalStep::measured(std::span<CodingError> errors) {
   out.seconds.decode += stats.decode;
   out.seconds.exposed_codec += stats.exposed_codec;
   out.bytes_sent += stats.bytes_sent;
+  if (block_->exchange.coded().residual_layout().ranks.size > 1) out.bytes_between += stats.bytes_between;
   out.block_exchanges = std::exchange(block_->exchanges, 0);
   if (!errors.empty()) block_->exchange.take_errors(errors);
   return out;

@@ -193,21 +193,23 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.dropped_residuals)
     log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
               folder);
+  const char* const round2 = !read.other_round2                   ? "are cut anew"
+                             : step_.residual_layout().has_round2 ? "start at zero"
+                                                                  : "are dropped";
   if (read.other_blocks)
     log::warn(
         "{}: exchange.collective or exchange.ranks_per_block were others: round-1 residuals are the mean of "
-        "the "
-        "old ones, round-2 residuals are cut anew",
-        folder);
-  if (read.other_round2)
-    log::warn("{}: exchange.collective was another: round-2 residuals {}", folder,
-              step_.residual_layout().has_round2 ? "start at zero" : "are dropped");
+        "the old ones, round-2 residuals {}",
+        folder, round2);
+  else if (read.other_round2 && !read.other_ranks)
+    log::warn("{}: exchange.collective was another: round-2 residuals {}", folder, round2);
   if (out.other_ranks)
     log::warn("{} was written by {} ranks, this run has {}: {}running statistics are averaged", folder,
               manifest.ranks, transport_.size(),
               read.dropped_residuals ? ""
-                                     : "round-1 residuals are the mean of the old ones, round-2 residuals "
-                                       "are cut anew, ");
+                                     : fmt::format("round-1 residuals are the mean of the old ones, round-2 "
+                                                   "residuals {}, ",
+                                                   round2));
   else
     log::info("resuming from {} (step {})", folder, manifest.position.step);
   return out;

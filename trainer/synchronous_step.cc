@@ -210,7 +210,7 @@ StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   out.seconds.exposed_codec = stats.exposed_codec;
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
-  out.bytes_between = stats.bytes_between;
+  if (run_.exchange.collective == Collective::hierarchical) out.bytes_between = stats.bytes_between;
   out.steps = std::exchange(steps_, 0);
   out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});

@@ -38,6 +38,7 @@ class DeviceUnitCoder final : public UnitCoder {
     return {incoming_shares_.wire() + incoming_share_at(place), share_bytes(place_)};
   }
   int owners_at_once() const override { return blocks_.ranks; }
+  void queued() override { arrived_.record(streams_.transport); }
   bool ready() const override { return queued_ || ready_.done(); }
 
   void divide(std::span<const int>) override;
@@ -137,7 +138,6 @@ class DeviceUnitCoder final : public UnitCoder {
       uploaded_.record(streams_.upload);
       streams_.codec.wait(uploaded_);
     } else if (ordered_) {
-      arrived_.record(streams_.transport);
       streams_.codec.wait(arrived_);
     }
   }

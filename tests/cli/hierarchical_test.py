@@ -93,6 +93,38 @@ class Hierarchical(Case):
                     self.assertEqual(result.status, 0, result)
                 self.assertRegex(result.err, "round-2 residuals (start at zero|are dropped|are cut anew)")
 
+    def test_synchronisations_within_blocks(self):
+        """Of hierarchical_local_sgd: between the exchange's blocks, where those are smaller, goes one copy of a block."""
+        for sync, exchange, between in ((4, 2, None), (2, 4, 0), (2, 2, 0)):
+            with self.subTest(sync=sync, exchange=exchange):
+                local = f"sync={{kind: hierarchical_local_sgd, steps: 1, block_steps: 100, ranks_per_block: {sync}}}"
+                folder = self.run_of(f"run{sync}{exchange}", QSGD, local, ranks=8, block=exchange)
+                shown = run("show", os.path.join(folder, "config.yaml"), "--json")
+                wire = json.loads(shown.out)["wire_bytes"]
+                # Four synchronisations an epoch in two blocks of `sync`, each of two blocks of the exchange.
+                expected = 4 * 2 * 2 * wire if between is None else between
+                self.assertEqual([r["bytes_between_blocks"] for r in self.metrics(folder)], [expected] * 2)
+        result = run("train", self.config, "--out", self.path("bad"), "--set=exchange.transport=threads", "--set=exchange.ranks=12",
+                     "--set=exchange.collective=hierarchical", "--set=exchange.ranks_per_block=4",
+                     "--set=sync={kind: hierarchical_local_sgd, steps: 1, block_steps: 2, ranks_per_block: 6}")
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("sync.ranks_per_block: blocks of 6 ranks lie across those of exchange.ranks_per_block, 4 ranks", result.err)
+
+    def test_warnings_are_true(self):
+        """Of residuals, where there are none, and where they begin."""
+        def go_on(name, before, after):
+            for sets, more in ((before, ["--steps=3"]), (after, ["--resume"])):
+                result = run("train", self.config, "--out", self.path(name), *(f"--set={s}" for s in sets), *more)
+                self.assertEqual(result.status, 0, result)
+            return result.err
+
+        threads = lambda n, *sets: ["exchange.transport=threads", f"exchange.ranks={n}", *sets]  # noqa: E731
+        blocks = ["exchange.collective=hierarchical", "exchange.ranks_per_block=2"]
+        self.assertNotIn("residuals", go_on("none", threads(4, QSGD), threads(4, QSGD, *blocks)))
+        simulated = "exchange.collective=simulated"
+        self.assertNotIn("residuals are", go_on("new", threads(2, simulated, "exchange.codec=none"), threads(2, simulated, EF)))
+        self.assertIn("round-2 residuals start at zero, running", go_on("more", threads(2, simulated, EF), threads(4, EF)))
+
     def test_mistakes(self):
         for sets, message in (
             (["exchange.collective=hierarchical", "exchange.ranks_per_block=3"],

@@ -322,7 +322,9 @@ class ExchangeBench {
         {"wrong", static_cast<std::uint64_t>(all_wrong)},
         {"messages", static_cast<std::uint64_t>(messages)},
         {"wire_bytes", static_cast<std::uint64_t>(bytes)},
-        {"ratio", array / static_cast<double>(encoded)},
+        {"ratio", sweep_.collective == Collective::hierarchical && transport_.size() > 1
+                      ? 2 * (ranks - 1) * array / bytes
+                      : array / static_cast<double>(encoded)},
         {"memcpy_seconds", median(times.copy)},
         {"memcpy_seconds_min", *std::min_element(times.copy.begin(), times.copy.end())},
         {"cpu_seconds", cpu},
