@@ -24,7 +24,7 @@ void blend_with(int level, float factor, std::span<std::uint8_t> pixels) {
   for (std::uint8_t& x : pixels) x = table[x];
 }
 
-/// Rounded to the nearest integer.
+/// Rounded to the nearest integer. Of pixels that are not red, green, blue: the mean of all their values.
 int mean_luminance(std::int64_t channels, std::span<const std::uint8_t> pixels) {
   std::uint64_t sum = 0;
   if (channels == 3) {
@@ -32,8 +32,8 @@ int mean_luminance(std::int64_t channels, std::span<const std::uint8_t> pixels) 
   } else {
     for (const std::uint8_t x : pixels) sum += x;
   }
-  const double count = static_cast<double>(pixels.size()) / static_cast<double>(channels);
-  return static_cast<int>(std::lround(static_cast<double>(sum) / count));
+  const std::size_t addends = channels == 3 ? pixels.size() / 3 : pixels.size();
+  return static_cast<int>(std::lround(static_cast<double>(sum) / static_cast<double>(addends)));
 }
 
 void saturate(float factor, std::span<std::uint8_t> pixels) {

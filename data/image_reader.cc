@@ -83,7 +83,15 @@ struct ImageReader::Impl {
     return out;
   }
 
+  static void copy_rows(const Pixels& from, std::uint8_t* out) {
+    const auto row = static_cast<std::size_t>(from.width * from.channels);
+    for (std::int64_t y = 0; y < from.height; ++y, out += row)
+      std::memcpy(out, from.data + y * from.stride, row);
+  }
+
   void resize(const Pixels& from, std::uint8_t* out) {
+    if (from.height == shape.height && from.width == shape.width && from.channels == shape.channels)
+      return copy_rows(from, out);  // of any number of channels
     const cv::Mat in =
         opencv_view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
     cv::Mat target(static_cast<int>(shape.height), static_cast<int>(shape.width), opencv_type(shape.channels),

@@ -7,6 +7,7 @@
 
 #include "core/config_shape.h"
 #include "core/error.h"
+#include "data/opencv.h"
 
 namespace lpsgd {
 
@@ -171,6 +172,15 @@ config::Value write_evaluate(const EvaluateOptions& evaluate) {
   return map;
 }
 
+/// Whether images of the network's height and width are neither cropped nor resized.
+bool takes_whole_images(const ImageTransform& resolved, const ImageShape& out) {
+  const EvaluateOptions& evaluate = resolved.evaluate;
+  const Box box = evaluate.resize > 0
+                      ? resize_box(out.width, out.height, evaluate.resize, out.width, out.height)
+                      : side_ratio_box(out.width, out.height, evaluate.side_ratio, out.width, out.height);
+  return resolved.augment.crop.kind == Kind::none && box == Box{0, 0, out.width, out.height};
+}
+
 }  // namespace
 
 void image_fields(config::Visitor& v, AugmentOptions& augment, EvaluateOptions& evaluate,
@@ -232,6 +242,13 @@ ImageTransform resolve(const ImageTransform& options, const std::optional<ImageS
     throw ConfigError(
         fmt::format("data.evaluate.resize: {} is less than {}", options.evaluate.resize, network));
   if (options.evaluate.automatic()) resolved.evaluate.side_ratio = has_size ? 1 : default_side_ratio;
+  const bool by_area = options.interpolation == Interpolation::area;
+  const std::int64_t most = by_area ? most_area_channels : most_opencv_channels;
+  if (out.channels > most && !(has_size && takes_whole_images(resolved, out)))
+    throw ConfigError(
+        fmt::format("network.input: images of {} channels would be cropped or resized here; {}at most {} "
+                    "channels can be",
+                    out.channels, by_area ? "with data.interpolation: area " : "", most));
   return resolved;
 }
 

@@ -4,10 +4,16 @@
 #include <cstdint>
 #include <opencv2/core.hpp>
 
+#include "core/error.h"
+
 namespace lpsgd {
+
+/// OpenCV has no pixels of more channels, and resizes by area no pixels of more than four.
+inline constexpr std::int64_t most_opencv_channels = CV_CN_MAX, most_area_channels = 4;
 
 /// OpenCV's type of pixels of `channels` bytes.
 inline int opencv_type(std::int64_t channels) {
+  require(channels >= 1 && channels <= most_opencv_channels, "OpenCV has pixels of so many channels");
   return CV_MAKETYPE(CV_8U, static_cast<int>(channels));
 }
 

@@ -81,6 +81,12 @@ TEST(Jitter, OneChannelHasBrightnessAndContrastAlone) {
   EXPECT_EQ(changed({.contrast = 0.5f}, grey, 1), (Bytes{50, 75, 100, 175}));  // around 100
 }
 
+TEST(Jitter, ContrastIsAroundTheMeanOfAnyNumberOfChannels) {
+  const Bytes values{0, 50, 100, 250};
+  for (const std::int64_t channels : {1, 2, 4})
+    EXPECT_EQ(changed({.contrast = 0.5f}, values, channels), (Bytes{50, 75, 100, 175})) << channels;
+}
+
 TEST(Jitter, IsAppliedInItsOrder) {
   const Jitter both{.order = {0, 1, 2, 3}, .brightness = 1.7f, .contrast = 0.5f};
   EXPECT_EQ(changed(both), changed({.contrast = 0.5f}, changed({.brightness = 1.7f})));

@@ -225,6 +225,15 @@ TEST(ImageReader, PadsByAPlaceInThePaddedImage) {
   EXPECT_EQ(crop, PixelCrop{});
 }
 
+TEST(ImageReader, ManyChannelsStayAsTheyAre) {
+  for (const std::int64_t channels : {2, 512, 513, 1500}) {
+    const ImageShape shape{3, 4, channels};
+    Bytes pixels(static_cast<std::size_t>(shape.bytes()));
+    for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
+    EXPECT_EQ(read(evaluation(), {pixels, shape}, shape), pixels) << channels;
+  }
+}
+
 TEST(ImageReader, TurnsColourIntoLuminanceAndBack) {
   const ImageShape colour{4, 6, 3}, grey{4, 6, 1};
   Bytes pixels(72);

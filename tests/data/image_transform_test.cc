@@ -139,5 +139,31 @@ TEST(Resolve, RefusesWhatDoesNotFit) {
   EXPECT_EQ(conflict({}, ImageShape{28, 28, 1}, network), "no error");
 }
 
+TEST(Resolve, RefusesToResizeManyChannels) {
+  const ImageShape many{32, 32, 513}, some{32, 32, 512}, five{32, 32, 5}, wide{32, 48, 513},
+      large{64, 64, 513};
+  const std::string refused =
+      "network.input: images of 513 channels would be cropped or resized here; at most 512 channels can be";
+  const CropOptions crop{.kind = CropOptions::Kind::random_resized};
+  for (const ImageShape& shape : {many, wide}) {
+    EXPECT_EQ(conflict({}, shape, shape), "no error");
+    EXPECT_EQ(conflict({.augment = {.pad = 4, .mirror = true}}, shape, shape), "no error");
+    EXPECT_EQ(conflict({.evaluate = {.side_ratio = 1}}, shape, shape), "no error");
+    EXPECT_EQ(conflict({.evaluate = {.side_ratio = 0.9}}, shape, shape), refused);
+    EXPECT_EQ(conflict({.evaluate = {.resize = 48}}, shape, shape), refused);
+    EXPECT_EQ(conflict({.augment = {.crop = crop}}, shape, shape), refused);
+  }
+  EXPECT_EQ(conflict({.evaluate = {.resize = 32}}, many, many), "no error");
+  EXPECT_EQ(conflict({.evaluate = {.side_ratio = 1}}, large, many), refused);
+  EXPECT_EQ(conflict({.augment = {.crop = crop}}, some, some), "no error");
+  ImageTransform area{.augment = {.crop = crop}, .interpolation = Interpolation::area};
+  EXPECT_EQ(conflict(area, ImageShape{32, 32, 4}, {32, 32, 4}), "no error");
+  EXPECT_EQ(conflict(area, five, five),
+            "network.input: images of 5 channels would be cropped or resized here; with data.interpolation: "
+            "area at most 4 channels can be");
+  area.augment.crop = {};
+  EXPECT_EQ(conflict(area, five, five), "no error");
+}
+
 }  // namespace
 }  // namespace lpsgd
