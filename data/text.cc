@@ -32,6 +32,14 @@ std::size_t code_point_bytes(std::string_view text) {
   return bytes;
 }
 
+/// The text behind its byte order mark, if it has one. FileError if that is UTF-16's.
+std::string_view without_mark(std::string_view text, const std::string& name) {
+  constexpr std::string_view utf8 = "\xef\xbb\xbf";
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    throw FileError(fmt::format("{}: begins as UTF-16; expected UTF-8", name));
+  return text.starts_with(utf8) ? text.substr(utf8.size()) : text;
+}
+
 /// For messages: a file without spaces is one long word.
 std::string shortened(std::string_view token) {
   constexpr std::size_t most = 60;
@@ -82,7 +90,7 @@ std::string path_of(const DataOptions& options, const char* key, const std::stri
 Vocabulary vocabulary_of(const DataOptions& options) {
   if (!options.text.vocabulary.empty()) {
     const std::string path = path_of(options, "vocabulary", options.text.vocabulary);
-    return Vocabulary::of_list(TextFile(path).text(), path);
+    return Vocabulary::of_list(TextFile(path).text(), path, options.text);
   }
   const std::string path = path_of(options, "train", options.text.train);
   return Vocabulary::of_text(TextFile(path).text(), path, options.text);
@@ -101,11 +109,7 @@ std::shared_ptr<const Dataset> open_named(DataOptions options, Split split, cons
 
 void for_each_token(std::string_view text, const std::string& name, const TextOptions& options,
                     const std::function<void(std::string_view, std::size_t)>& token) {
-  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
-    throw FileError(fmt::format("{}: begins as UTF-16; expected UTF-8", name));
-  if (constexpr std::string_view mark = "\xef\xbb\xbf"; text.starts_with(mark))
-    text.remove_prefix(mark.size());  // the byte order mark of UTF-8
-  TextLines lines(text);
+  TextLines lines(without_mark(text, name));
   while (const auto line = lines.next()) {
     std::string_view rest = *line;
     if (options.unit == TextUnit::words) {
@@ -166,12 +170,17 @@ Vocabulary Vocabulary::of_text(std::string_view text, const std::string& name, c
   return out;
 }
 
-Vocabulary Vocabulary::of_list(std::string_view text, const std::string& name) {
+Vocabulary Vocabulary::of_list(std::string_view text, const std::string& name, const TextOptions& options) {
   Vocabulary out;
-  TextLines lines(text);
+  TextLines lines(without_mark(text, name));
   while (const auto line = lines.next()) {
     if (line->empty())
       throw FileError(fmt::format("{}:{}: an empty line in a vocabulary", name, lines.number()));
+    // No word of a text would be equal to it.
+    if (options.unit == TextUnit::words && line->find_first_of(" \t") != std::string_view::npos &&
+        *line != options.eos && *line != options.unknown)
+      throw FileError(fmt::format("{}:{}: token '{}' holds a space or a tab; expected one word a line", name,
+                                  lines.number(), shortened(*line)));
     if (!out.add(*line))
       throw FileError(fmt::format("{}:{}: token '{}' a second time", name, lines.number(), shortened(*line)));
   }

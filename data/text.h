@@ -26,8 +26,9 @@ class Vocabulary {
   /// keeps so many; 0: all. If tokens are left out, `options.unknown` stands for them and is kept in any
   /// case.
   static Vocabulary of_text(std::string_view text, const std::string& name, const TextOptions& options);
-  /// One token a line, in the order of their numbers. FileError if there is none, or one twice.
-  static Vocabulary of_list(std::string_view text, const std::string& name);
+  /// One token a line, in the order of their numbers. FileError if there is none, or one twice, or if words
+  /// hold spaces or tabs; `options.eos` and `options.unknown` may.
+  static Vocabulary of_list(std::string_view text, const std::string& name, const TextOptions& options);
 
   std::int64_t size() const { return static_cast<std::int64_t>(numbers_.size()); }
   /// The token's number, or -1.

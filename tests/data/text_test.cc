@@ -86,16 +86,49 @@ TEST(Text, RareTokensBecomeTheUnknownOne) {
 }
 
 TEST(Text, ListsAndTextsWithErrorsAreRefused) {
-  EXPECT_EQ(error_of([] { Vocabulary::of_list("a\nb\na\n", "v"); }), "v:3: token 'a' a second time");
-  EXPECT_EQ(error_of([] { Vocabulary::of_list("a\n\nb\n", "v"); }), "v:2: an empty line in a vocabulary");
-  EXPECT_EQ(error_of([] { Vocabulary::of_list("", "v"); }), "v: holds no token");
+  const auto error = [](std::string_view list) {
+    return error_of([&] { Vocabulary::of_list(list, "v", {}); });
+  };
+  EXPECT_EQ(error("a\nb\na\n"), "v:3: token 'a' a second time");
+  EXPECT_EQ(error("a\n\nb\n"), "v:2: an empty line in a vocabulary");
+  EXPECT_EQ(error(""), "v: holds no token");
   const TextOptions options;
-  const Vocabulary v = Vocabulary::of_list("a\n<eos>", "v");
+  const Vocabulary v = Vocabulary::of_list("a\n<eos>", "v", options);
   EXPECT_EQ(error_of<Error>([&] { encode("a\na new\n", "t", options, v); }),
             "t:2: 'new' is not in the vocabulary, and no token stands for unknown ones");
   EXPECT_EQ(error_of<Error>([&] { encode("a\n" + std::string(1000, 'x'), "t", options, v); }),
             "t:2: '" + std::string(60, 'x') +
                 "...' is not in the vocabulary, and no token stands for unknown ones");
+}
+
+TEST(Text, AVocabularyMayBeginWithAByteOrderMark) {
+  for (const std::string_view list : {"\xef\xbb\xbf"
+                                      "a\nb\n",
+                                      "\xef\xbb\xbf"
+                                      "a\r\nb"}) {
+    const Vocabulary v = Vocabulary::of_list(list, "v", {});
+    EXPECT_EQ(v.size(), 2);
+    EXPECT_EQ(v.find("a"), 0);
+  }
+  for (const std::string_view mark : {"\xff\xfe", "\xfe\xff"})
+    EXPECT_EQ(error_of([&] { Vocabulary::of_list(std::string(mark) + "a\n", "v", {}); }),
+              "v: begins as UTF-16; expected UTF-8");
+  EXPECT_EQ(error_of([] { Vocabulary::of_list("\xef\xbb\xbf", "v", {}); }), "v: holds no token");
+}
+
+TEST(Text, WordsOfAVocabularyHoldNoSpaces) {
+  TextOptions options;
+  const auto error = [&](std::string_view list) {
+    return error_of([&] { Vocabulary::of_list(list, "v", options); });
+  };
+  EXPECT_EQ(error("a\nthe cat\n"), "v:2: token 'the cat' holds a space or a tab; expected one word a line");
+  EXPECT_EQ(error("a \nb\n"), "v:1: token 'a ' holds a space or a tab; expected one word a line");
+  EXPECT_EQ(error("a\nb\t7\n"), "v:2: token 'b\t7' holds a space or a tab; expected one word a line");
+  options.eos = "end of line";  // are found as they are
+  options.unknown = "not known";
+  EXPECT_EQ(Vocabulary::of_list("a\nend of line\nnot known", "v", options).size(), 3);
+  options.unit = TextUnit::characters;
+  EXPECT_EQ(Vocabulary::of_list(" \n\t\na", "v", options).find(" "), 0);
 }
 
 class TextFiles : public TemporaryFolder {
