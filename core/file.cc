@@ -28,8 +28,7 @@ int open_file(const std::string& path, int flags) {
 
 int open_output(const std::string& path, Existing existing) {
   if (existing == Existing::truncate) return open_file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "cannot be replaced");
-  return open_file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  return open_file(path, O_WRONLY | O_CREAT | O_EXCL);  // follows no link
 }
 
 /// A descriptor, closed at the end of its scope.
@@ -97,8 +96,12 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void OutputFile::close() {
+void OutputFile::sync() {
   if (::fsync(descriptor_) != 0) fail(path_, "cannot be synced");
+}
+
+void OutputFile::close() {
+  sync();
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "cannot be written");
 }
 

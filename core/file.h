@@ -29,10 +29,10 @@ std::string read_file(const std::string& path, std::uint64_t limit = no_limit);
 /// What an OutputFile does with what is at its path.
 enum class Existing : std::uint8_t {
   truncate,  // writes the file that is there, or that a link there names
-  replace,   // removes it first; never follows a link
+  refuse,    // FileError, also if it is a link
 };
 
-/// A file that is written piece by piece and replaces any file at `path`. All functions throw FileError.
+/// A file that is written piece by piece. All functions throw FileError.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path, Existing existing = Existing::truncate);
@@ -41,8 +41,11 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// Syncs the file to disk and closes it. Without this call the content is not safe.
+  /// Syncs the file to disk. Without this call or close() the content is not safe.
+  void sync();
+  /// Syncs the file and closes it.
   void close();
+  int descriptor() const { return descriptor_; }
 
  private:
   std::string path_;

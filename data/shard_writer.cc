@@ -1,14 +1,7 @@
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <system_error>
 
 #include "core/checksum.h"
 #include "core/error.h"
-#include "core/paths.h"
 #include "data/shard_format.h"
 #include "data/shards.h"
 
@@ -27,25 +20,15 @@ void append(std::vector<std::uint8_t>& out, std::span<const std::uint8_t> bytes)
 
 }  // namespace
 
-ShardWriter::ShardWriter(const std::string& path, ShardInfo info)
-    : path_(path), temporary_(path + ".new"), info_(std::move(info)) {
+ShardWriter::ShardWriter(const std::string& path, ShardInfo info) : info_(std::move(info)), file_(path) {
   require(info_.class_names.empty() || info_.class_names.size() == static_cast<std::size_t>(info_.classes),
           "a shard names all classes, or none");
   require(info_.dataset.size() < shard::Footer{}.dataset.size(), "a data set's name fits in a shard");
-  if (path.ends_with('/') || is_folder(path))
-    throw FileError(fmt::format("{}: is a folder; expected the name of a file to write", path));
-  file_.emplace(temporary_, Existing::replace);
   write(bytes_of(shard::Header{}));
 }
 
-ShardWriter::~ShardWriter() {
-  if (!file_) return;
-  file_.reset();
-  std::remove(temporary_.c_str());
-}
-
 void ShardWriter::write(std::span<const std::uint8_t> bytes) {
-  file_->write(std::as_bytes(bytes));
+  file_.write(std::as_bytes(bytes));
   at_ += bytes.size();
 }
 
@@ -86,15 +69,7 @@ void ShardWriter::finish() {
   footer.checksum = checksum64(std::as_bytes(std::span(index_)));
   append(index_, bytes_of(footer).subspan(offsetof(shard::Footer, checksum)));
   write(index_);
-  file_->close();
-  file_.reset();
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    std::remove(temporary_.c_str());
-    throw FileError(fmt::format("{}: cannot be written: {}", path_, std::generic_category().message(error)));
-  }
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  sync_folder(folder.empty() ? "." : folder);
+  file_.publish();
 }
 
 }  // namespace lpsgd

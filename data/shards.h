@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "core/file.h"
+#include "core/replacement_file.h"
 #include "data/dataset.h"
 
 namespace lpsgd {
@@ -26,9 +25,6 @@ struct ShardInfo {
 class ShardWriter {
  public:
   ShardWriter(const std::string& path, ShardInfo info);
-  ~ShardWriter();
-  ShardWriter(const ShardWriter&) = delete;
-  ShardWriter& operator=(const ShardWriter&) = delete;
 
   /// Adds a sample. `name` is what messages call it.
   void add(const StoredImage& image, std::int32_t label, const std::string& name);
@@ -38,9 +34,8 @@ class ShardWriter {
   void write(std::span<const std::uint8_t> bytes);
   void align();
 
-  std::string path_, temporary_;
   ShardInfo info_;
-  std::optional<OutputFile> file_;
+  ReplacementFile file_;
   std::uint64_t at_ = 0;
   std::vector<std::uint8_t> index_;
   std::string names_;

@@ -13,6 +13,7 @@
 namespace lpsgd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::vector<std::uint8_t> bytes(std::int64_t i, std::size_t size) {
@@ -88,7 +89,7 @@ TEST_F(Shards, GiveBackFiles) {
     EXPECT_EQ(set->name(i), fmt::format("sample {} of {} (cat/{}.jpg)", i, path("a.shard"), i));
     EXPECT_EQ(set->stored_checksum(i), checksum64(std::as_bytes(image.bytes)));
   }
-  EXPECT_FALSE(std::filesystem::exists(path("a.shard.new")));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
 TEST_F(Shards, GiveBackPixels) {
@@ -107,6 +108,22 @@ TEST_F(Shards, GiveBackPixels) {
   mixed.add({bytes(0, 20), ImageShape{5, 4, 1}}, 0, "");
   mixed.finish();
   EXPECT_EQ(opened(path("c.shard"), "images", Split::train)->fixed_shape(), shape);
+}
+
+TEST_F(Shards, OfTwoJobsThatWriteOneFileEachWritesAllOfIt) {
+  ShardWriter first(path("a.shard"), {"images", Split::train, 1});
+  first.add({bytes(0, 100), {}}, 0, "first");
+  {
+    ShardWriter second(path("a.shard"), {"images", Split::train, 1});
+    for (std::int64_t i = 0; i < 3; ++i) second.add({bytes(i, 50), {}}, 0, "second");
+    first.add({bytes(1, 100), {}}, 0, "first");
+    first.finish();
+    EXPECT_EQ(opened(path("a.shard"), "images", Split::train)->size(), 2);
+    second.finish();
+  }
+  const auto set = opened(path("a.shard"), "images", Split::train);
+  ASSERT_EQ(set->size(), 3);
+  for (std::int64_t i = 0; i < 3; ++i) EXPECT_TRUE(std::ranges::equal(pixels_of(*set, i), bytes(i, 50)));
 }
 
 TEST_F(Shards, NameTheClasses) {
@@ -258,13 +275,14 @@ TEST_F(Shards, AnUnfinishedOneLeavesNothing) {
   {
     ShardWriter writer(path("a.shard"), {"images", Split::train, 1});
     writer.add({bytes(0, 10), std::nullopt}, 0, "x");
-    EXPECT_TRUE(std::filesystem::exists(path("a.shard.new")));
+    EXPECT_FALSE(std::filesystem::is_empty(folder_));
+    EXPECT_FALSE(std::filesystem::exists(path("a.shard")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
   EXPECT_THAT(error_of([&] {
                 ShardWriter(path("missing/a.shard"), {"images", Split::train, 1});
               }),
-              HasSubstr("missing/a.shard.new: cannot be written: No such file"));
+              AllOf(HasSubstr("missing/a.shard.new-"), HasSubstr(": cannot be written: No such file")));
 }
 
 }  // namespace
