@@ -151,7 +151,9 @@ void replace_file(const std::string& path, const std::function<void(const std::s
 
 void sync_folder(const std::string& path) {
   const Closer folder(open_file(path, O_RDONLY | O_DIRECTORY));
-  if (::fsync(folder.descriptor) != 0) fail(path, "cannot be synced");
+  if (::fsync(folder.descriptor) == 0) return;
+  // OpenAFS, 9p and CIFS before Linux 5.9, for example, sync no folder.
+  if (errno != EINVAL && errno != EBADF && errno != ENOTSUP) fail(path, "cannot be synced");
 }
 
 }  // namespace lpsgd

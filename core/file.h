@@ -71,7 +71,8 @@ inline constexpr const char* unlikely_suffix = ".lpsgd-new";
 /// A `path`.new that is there already is removed, and never followed if it is a link.
 void replace_file(const std::string& path, const std::string& text);
 
-/// Syncs the entries of a folder to disk. Throws FileError.
+/// Syncs the entries of a folder to disk, where the file system can: some network file systems cannot. Throws
+/// FileError.
 void sync_folder(const std::string& path);
 
 }  // namespace lpsgd

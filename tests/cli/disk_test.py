@@ -114,6 +114,11 @@ class Disk(Disturbed):
         self.assertEqual(self.contents(folder), self.whole(CODEC, RANKS))
         self.assertFalse([name for name in checkpoints(folder) if name.startswith(".")])
 
+    def test_a_file_system_that_cannot_sync_folders(self):
+        folder = self.train("out", *of_codec(CODEC), ranks=RANKS, env={**self.faults(self.path("out")), "FAULT_NO_FOLDER_SYNC": "1"})
+        self.assertEqual(self.contents(folder), self.whole(CODEC, RANKS))
+        self.assertEqual(run("checkpoint", "verify", folder).status, 0)
+
     def test_a_full_disk(self):
         self.fails("write", "ENOSPC", "No space left on device", persists=True)
 

@@ -4,6 +4,7 @@
 //   FAULT_AFTER  a file: calls count from when it is there; unset: always
 //   FAULT_RANK   only in the process of this rank; unset: in all
 //   FAULT_NO_SWAP  set: two folders cannot be swapped, as on NFS
+//   FAULT_NO_FOLDER_SYNC  set: folders cannot be synced, as on some network file systems
 //   FAULT_LOG    a file that gets a line for each call that is counted: "rank operation path"
 //   FAULT        "OPERATION:N:ACTION": at the N-th call (from 1), or with "N+" at it and all later ones.
 //                OPERATION: write, fsync, rename, mkdir, create (of a file), remove (of something in a
@@ -102,9 +103,14 @@ ssize_t write(int file, const void* bytes, size_t size) {
   return -1;
 }
 
+static int cannot_be_synced(int file) {
+  struct stat info;
+  return getenv("FAULT_NO_FOLDER_SYNC") && fstat(file, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 int fsync(int file) {
   char path[PATH_MAX];
-  const int saved = errno, error = fault("fsync", path_of(file, path));
+  const int saved = errno, error = cannot_be_synced(file) ? EINVAL : fault("fsync", path_of(file, path));
   errno = error ? error : saved;
   return error ? -1 : (int)syscall(SYS_fsync, file);
 }

@@ -64,6 +64,12 @@ TEST_F(File, ReplacingRemovesWhatACrashLeft) {
   EXPECT_EQ(read_file(path("a")), "short");
 }
 
+TEST_F(File, FoldersThatCannotBeSyncedAreNoError) {
+  EXPECT_NO_THROW(sync_folder(folder_.string()));
+  EXPECT_NO_THROW(sync_folder("/proc/self")) << "there fsync is EINVAL";
+  EXPECT_THROW(sync_folder(path("none")), FileError);
+}
+
 TEST_F(File, ChecksumsAreThoseOfTheBytes) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{7}, (std::size_t{1} << 20) + 1}) {
     const std::string text(size, 'y');
