@@ -417,7 +417,9 @@ void naming_options(const RunConfig& run, const std::function<void()>& body) {
 }
 
 std::string resolved_text(const RunConfig& run) {
-  Value tree = config::write(run);
+  RunConfig recorded = run;
+  if (run.recorded_evaluate) recorded.data.evaluate = *run.recorded_evaluate;
+  Value tree = config::write(recorded);
   if (run.exchange.transport != TransportKind::threads)
     std::erase_if(tree.find("exchange")->entries, [](const Value::Entry& e) { return e.key == "ranks"; });
   for (const char* const section : {"optimizer", "schedule", "exchange", "sync"})

@@ -31,6 +31,9 @@ struct RunConfig {
   CheckpointOptions checkpoint;
   MetricsOptions metrics;
 
+  /// What config.yaml in the run's folder says in place of `data.evaluate: auto`.
+  std::optional<EvaluateOptions> recorded_evaluate = {};
+
   std::string name;                    // the file's name without folder and extension
   config::Value tree;                  // as written, overrides applied, the network in place of its path
   std::vector<std::string> overrides;  // as given to --set

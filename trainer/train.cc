@@ -190,9 +190,10 @@ void prepare_data(Prepared& out) {
     check_data(out.run, *out.spec, *out.data.test, Split::test);
   });
   if (kind_of(*out.data.train) != DataKind::images) return;
-  if (has_images_of_any_size(out.run.data.dataset))  // infer cuts images as the evaluation does
-    out.run.data.evaluate = evaluation_of(out.run, *out.spec, *out.data.test);
-  // The run's folder records the resolved values.
+  // The run's folder records the resolved values. `auto` is another crop where only one split has images of
+  // the network's size; infer cuts images as the evaluation does.
+  if (has_images_of_any_size(out.run.data.dataset))
+    out.run.recorded_evaluate = evaluation_of(out.run, *out.spec, *out.data.test);
   const Normalization used = normalization(out.run.data, out.spec->input_shape().back());
   out.run.data.mean = used.mean;
   out.run.data.std = used.std;

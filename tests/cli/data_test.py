@@ -157,6 +157,29 @@ class Data(DataCase):
                 self.assertTrue(np.array_equal(value.view("<u4"), reference[name].view("<u4")), (arguments, name))
             shutil.rmtree(folder)
 
+    def test_each_split_has_its_own_automatic_crop(self):
+        """Training images have the network's size and are taken whole, test images have not."""
+        for name in glob.glob(os.path.join(self.root, "train", "*", "*")):
+            self.put(os.path.relpath(name, self.root), picture(16, 16, len(name) + int(name[-5])))
+        folder = self.path("shards")
+        os.makedirs(folder)
+        self.pack(os.path.join(folder, "train.shard"), "--decoded")
+        self.pack(os.path.join(folder, "test.shard"), "--split", "test")
+        arguments = ("--set", "data.augment=none", "--set", f"data.shards={folder}")
+
+        def weights(out, evaluate):
+            return model(self.train(out, *arguments, "--set", f"data.evaluate={evaluate}", config=self.images), "epoch-0001")
+
+        own, whole, cropped = (weights(*a) for a in (("auto", "auto"), ("whole", "{side_ratio: 1}"), ("cropped", "{side_ratio: 0.875}")))
+        for name, value in own.items():
+            self.assertTrue(np.array_equal(value.view("<u4"), whole[name].view("<u4")), name)
+        self.assertFalse(all(np.array_equal(own[name], cropped[name]) for name in own))
+        evaluated = run("eval", self.images, *arguments, "--set", "data.evaluate={side_ratio: 0.875}", "--json", "--checkpoint",
+                        self.path("auto", "checkpoints", "epoch-0001"))
+        self.assertAlmostEqual(json.loads(evaluated.out)["val_loss"], self.metrics(self.path("auto"))[0]["val_loss"], 6)
+        with open(self.path("auto", "config.yaml")) as file:
+            self.assertIn("side_ratio: 0.875", file.read())
+
     def test_short_side_and_quality(self):
         sizes = {}
         for quality in (20, 95):
