@@ -52,11 +52,22 @@ class Digest {
   std::uint64_t sum_ = 0;
 };
 
+/// The name of a sample without the folder that it lies in, which may have another name on each rank. It
+/// begins the name, or stands behind a space.
+std::string without_folder(std::string name, std::string_view folder) {
+  while (folder.ends_with('/')) folder.remove_suffix(1);
+  std::size_t at = name.find(folder);
+  while (at != std::string::npos && at > 0 && name[at - 1] != ' ') at = name.find(folder, at + 1);
+  if (at == std::string::npos) return name;
+  std::size_t end = at + folder.size();
+  while (end < name.size() && name[end] == '/') ++end;
+  return name.erase(at, end - at);
+}
+
 std::string names_digest(const Dataset& dataset, const std::string& folder) {
   Digest digest;
   for (std::int64_t i = 0; i < dataset.size(); ++i) {
-    std::string name = dataset.name(i);
-    if (const std::size_t at = name.find(folder); at != std::string::npos) name.erase(at, folder.size());
+    const std::string name = without_folder(dataset.name(i), folder);
     digest.add_all(std::span<const char>(name));
   }
   return digest.text();

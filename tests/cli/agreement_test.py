@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -118,11 +119,11 @@ def cases(schema):
     assert not unknown, f"no keys of the schema: {unknown}"
 
 
-def apart(first, second, programs=(LPSGD, LPSGD)):
+def apart(first, second, programs=(LPSGD, LPSGD), cwd=None):
     """Two ranks with arguments of their own."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     command = [MPIRUN, "-n", "1", programs[0], *first, ":", "-n", "1", programs[1], *second]
-    return Result(subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment))
+    return Result(subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment, cwd=cwd))
 
 
 class Disagreement(Case):
@@ -225,8 +226,19 @@ class Disagreement(Case):
         self.refused(apart(here, [*start, f"data.root={self.path('other')}"]),
                      "the ranks disagree on the checksum of the content of the training data: ",
                      "also on the checksum of the content of the test data")
-        result = apart(here, [*start, f"data.root={self.path('mounted')}"])
-        self.assertEqual(result.status, 0, result)
+        for root in ("mounted", "mounted/", "mounted//"):
+            result = apart(here, [*start, f"data.root={self.path(root)}"])
+            self.assertEqual(result.status, 0, result)
+            shutil.rmtree(self.path("out"))
+        os.mkdir(self.path("a"))  # a letter of "sample", which a shard's samples are called
+        for split in ("train", "test"):
+            result = run("data", "pack", config, "--set", f"data.root={self.path('here')}", "--split", split, "--out",
+                         self.path("a", split + ".shard"))
+            self.assertEqual(result.status, 0, result)
+        for first, second in (("a", "a/"), ("a/", self.path("a"))):
+            result = apart([*start, f"data.shards={first}"], [*start, f"data.shards={second}"], cwd=self.dir)
+            self.assertEqual(result.status, 0, result)
+            shutil.rmtree(self.path("out"))
 
 
 if __name__ == "__main__":
