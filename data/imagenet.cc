@@ -160,6 +160,8 @@ std::vector<ImageFile> validation_images(const Source& val, const std::vector<st
     for (std::string& path : images_in(val.path)) images.push_back({.name = std::move(path)});
   }
   label_by_list(images, classes, val.path, root);
+  // As in a folder of each class, so that a part of the samples keeps every class's share.
+  std::ranges::stable_sort(images, {}, &ImageFile::label);
   return images;
 }
 

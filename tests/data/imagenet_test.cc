@@ -56,7 +56,7 @@ class ImageNet : public TemporaryFolder {
     }
     return out;
   }
-  const std::vector<std::string> val_{"0: image 1", "1: image 2", "2: image 3", "0: image 4"};
+  const std::vector<std::string> val_{"0: image 1", "0: image 4", "1: image 2", "2: image 3"};
   DataOptions options_;
 };
 
@@ -73,6 +73,20 @@ TEST_F(ImageNet, FoldersAndArchivesHoldTheSameSamples) {
   EXPECT_EQ(open(Split::test)->name(0), path("ILSVRC2012_img_val.tar/ILSVRC2012_val_00000001.JPEG"));
   options_.train_samples = 3;
   EXPECT_THAT(contents(*open()), testing::ElementsAre(train[0], train[3], train[6]));
+}
+
+TEST_F(ImageNet, APartOfTheValidationImagesKeepsEveryClassesShare) {
+  std::string truth;
+  for (int i = 1; i <= 12; ++i) {
+    write(fmt::format("val/ILSVRC2012_val_{:08}.JPEG", i), fmt::format("image {}", i));
+    truth += fmt::format("{}\n", 1 + i % 4 % 3);  // of the kit's numbers 6, 3 and 3
+  }
+  write("ILSVRC2012_validation_ground_truth.txt", truth);
+  options_.test_samples = 3;
+  const std::vector<std::string> part = contents(*open(Split::test));
+  EXPECT_THAT(part, testing::ElementsAre("0: image 1", "1: image 6", "2: image 7"));
+  make_archives();
+  EXPECT_EQ(contents(*open(Split::test)), part);
 }
 
 TEST_F(ImageNet, ArchivesAreFilteredAsFoldersAre) {
@@ -107,7 +121,7 @@ TEST_F(ImageNet, TakesValidationFoldersAndKagglesList) {
       "&& "
       "mv *3.JPEG n02119789");
   std::filesystem::remove(path("LOC_val_solution.csv"));
-  EXPECT_THAT(contents(*open(Split::test)), testing::UnorderedElementsAreArray(val_));
+  EXPECT_EQ(contents(*open(Split::test)), val_);
   std::filesystem::remove_all(path("val/n01443537"));
   EXPECT_EQ(error(Split::test), path("val") + ": has no class 'n01443537', which " + path("train") + " has");
 }
