@@ -14,6 +14,8 @@
 
 #include "comm/nccl_transport.h"
 #include "core/device.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "lpsgd_build.h"
 #include "nn/cuda/backend.h"
 #include "trainer/json_text.h"
@@ -135,6 +137,12 @@ std::string environment_json(Transport& transport, const std::string& name, Devi
   o["started"] = time;
   if (!classes.empty()) o["classes"] = classes;
   return json_text(o, 2) + "\n";
+}
+
+ordered_json read_environment(const std::string& path) {
+  constexpr std::uint64_t most_bytes = 64 << 20;
+  constexpr JsonBounds bounds{.values = most_bytes / 16};
+  return parse_json(read_file(path, most_bytes), path, bounds);
 }
 
 std::string version_json() {

@@ -18,6 +18,9 @@ std::string environment_json(Transport& transport, const std::string& name, Devi
                              const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line);
 
+/// The value that an environment.json holds, with room for the names of a million classes. FileError.
+nlohmann::ordered_json read_environment(const std::string& path);
+
 /// The MPI library that this program is linked with: "MPICH Version: 4.0.2", "Open MPI v4.1.4". Works before
 /// MPI is initialised.
 std::string mpi_version();

@@ -15,13 +15,12 @@
 #include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "core/file.h"
-#include "core/json.h"
 #include "core/log.h"
 #include "core/paths.h"
 #include "core/printable.h"
 #include "trainer/config_checks.h"
 #include "trainer/config_reference.h"
+#include "trainer/environment.h"
 
 namespace lpsgd {
 
@@ -166,7 +165,7 @@ std::string name_of_run(const std::filesystem::path& config) {
   const std::string environment = (config.parent_path() / "environment.json").string();
   if (config.filename() != "config.yaml" || !path_exists(environment)) return name;
   try {
-    const auto recorded = parse_json<nlohmann::json>(read_file(environment, 64 << 20), environment);
+    const nlohmann::ordered_json recorded = read_environment(environment);
     if (!recorded.is_object() || !recorded.contains("name") || !recorded["name"].is_string()) return name;
     const std::filesystem::path given = recorded["name"].get<std::string>();
     if (!given.empty() && given == given.filename() && given != "." && given != "..") name = given.string();

@@ -44,8 +44,6 @@ int threads_of_rank(const TrainOptions& options, int local_ranks) {
 
 namespace {
 
-constexpr std::uint64_t most_environment_bytes = 64 << 20;
-
 bool holds_a_run(const std::string& folder) {
   return path_exists(folder + "/environment.json") || path_exists(folder + "/checkpoints") ||
          path_exists(folder + "/metrics.jsonl");
@@ -100,7 +98,7 @@ RunFolder::RunFolder(Transport& transport, const RunConfig& run, const std::stri
 std::vector<std::string> recorded_classes(const std::string& folder) {
   const std::string path = folder + "/environment.json";
   if (!path_exists(path)) return {};
-  const ordered_json environment = parse_json(read_file(path, most_environment_bytes), path);
+  const ordered_json environment = read_environment(path);
   if (!environment.is_object() || !environment.contains("classes")) return {};
   try {
     return environment["classes"].get<std::vector<std::string>>();
@@ -112,8 +110,10 @@ std::vector<std::string> recorded_classes(const std::string& folder) {
 void warn_of_other_classes(const std::string& folder, const std::vector<std::string>& classes) {
   try {
     const std::vector<std::string> recorded = recorded_classes(folder);
-    const auto [trained, here] = std::ranges::mismatch(recorded, classes);
-    if (trained == recorded.end() || here == classes.end()) return;  // one has no names, or they are the same
+    // The record has U+FFFD in place of bytes that are not UTF-8.
+    const auto written = ordered_json::parse(json_text(classes)).get<std::vector<std::string>>();
+    const auto [trained, here] = std::ranges::mismatch(recorded, written);
+    if (trained == recorded.end() || here == written.end()) return;  // one has no names, or they are the same
     log::warn(
         "{}: class {} is '{}' in the run but '{}' in this data: only the numbers of classes are compared",
         folder, trained - recorded.begin(), printable(*trained), printable(*here));
@@ -133,7 +133,7 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
     if (run.train.deterministic && path_exists(folder + "/environment.json")) {
       const std::string path = folder + "/environment.json";
       try {
-        const ordered_json before = parse_json(read_file(path, most_environment_bytes), path);
+        const ordered_json before = read_environment(path);
         if (before.is_object() &&
             before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
           log::warn(
