@@ -1,6 +1,8 @@
 // `lpsgd data check`: reads all there is, once.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -21,16 +23,18 @@ namespace lpsgd {
 namespace {
 
 constexpr std::int64_t classes_in_line = 10;
+constexpr std::size_t most_sizes = 10;  // that are counted one by one
 
 /// What one thread has seen.
 struct Seen {
+  using Size = std::array<std::int64_t, 3>;     // height, width, channels
   std::map<std::int32_t, std::int64_t> labels;  // how many of each
-  std::map<std::string, std::int64_t> shapes;   // of images
+  std::map<Size, std::int64_t> sizes;           // of images
   std::int64_t min_height = INT64_MAX, min_width = INT64_MAX, max_height = 0, max_width = 0;
   std::int64_t bad = 0, frames = 0;
 
   void add(const ImageShape& s) {
-    ++shapes[fmt::format("{} x {} x {}", s.height, s.width, s.channels)];
+    ++sizes[{s.height, s.width, s.channels}];
     min_height = std::min(min_height, s.height);
     min_width = std::min(min_width, s.width);
     max_height = std::max(max_height, s.height);
@@ -38,7 +42,7 @@ struct Seen {
   }
   void add(const Seen& other) {
     for (const auto& [label, count] : other.labels) labels[label] += count;
-    for (const auto& [shape, count] : other.shapes) shapes[shape] += count;
+    for (const auto& [size, count] : other.sizes) sizes[size] += count;
     min_height = std::min(min_height, other.min_height);
     min_width = std::min(min_width, other.min_width);
     max_height = std::max(max_height, other.max_height);
@@ -116,9 +120,9 @@ std::string summary(const std::string& split, const Dataset& dataset, const Seen
                                 is_image ? "images" : "sequences", dataset.classes());
   if (seen.bad > 0) out += fmt::format(", and {} that cannot be read", seen.bad);
   if (seen.frames > 0) out += fmt::format(", {} frames", seen.frames);
-  if (seen.shapes.size() == 1) out += ", " + seen.shapes.begin()->first;
-  if (seen.shapes.size() > 1)
-    out += fmt::format(", {} sizes, heights from {} to {}, widths from {} to {}", seen.shapes.size(),
+  if (seen.sizes.size() == 1) out += fmt::format(", {}", fmt::join(seen.sizes.begin()->first, " x "));
+  if (seen.sizes.size() > 1)
+    out += fmt::format(", {} sizes, heights from {} to {}, widths from {} to {}", seen.sizes.size(),
                        seen.min_height, seen.max_height, seen.min_width, seen.max_width);
   out += '\n';
   for (std::int64_t first = 0; first < dataset.classes(); first += classes_in_line) {
@@ -131,6 +135,9 @@ std::string summary(const std::string& split, const Dataset& dataset, const Seen
     }
     out += '\n';
   }
+  if (seen.sizes.size() > 1 && seen.sizes.size() <= most_sizes)
+    for (const auto& [size, count] : seen.sizes)
+      out += fmt::format("{}: of size {}: {}\n", split, fmt::join(size, " x "), count);
   return out;
 }
 

@@ -15,7 +15,8 @@ struct DataCheckArguments {
   std::vector<std::string> overrides;
 };
 /// Reads every sample of both splits. Prints each one that cannot be read, and how many there are of which
-/// class and size. Returns the process's exit status: 1 if a sample cannot be read.
+/// class and, where there are few, of which size. Returns the process's exit status: 1 if a sample cannot be
+/// read.
 int data_check_command(const DataCheckArguments& arguments);
 
 struct DataPackArguments {

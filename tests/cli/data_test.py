@@ -106,6 +106,21 @@ class Data(DataCase):
         self.assertEqual(generated.out.splitlines()[0], "train: 30 images, 10 classes, 32 x 32 x 3")
         self.assertEqual(generated.out.splitlines()[3], "test: of class 0 to 9: 2 2 1 1 1 1 1 1 1 1")
 
+    def test_check_counts_sizes_if_they_are_few(self):
+        self.root = self.path("sizes")
+        for split, sizes in (("train", {(8, 6): 2, (10, 6): 3, (8, 16): 1}), ("val", {(9, 9): 2})):
+            for (height, width), count in sizes.items():
+                for i in range(count):
+                    for label in "ab":
+                        self.put(f"{split}/{label}/{height}-{width}-{i}.ppm", picture(height, width, i))
+        config = self.write("sizes.yaml", CONFIG.format(dataset="images", root=self.root))
+        self.assertEqual(self.check(config=config).out.splitlines(), [
+            "train: 12 images, 2 classes, 3 sizes, heights from 8 to 10, widths from 6 to 16",
+            "train: of class 0 to 1: 6 6",
+            "train: of size 8 x 6 x 3: 4", "train: of size 8 x 16 x 3: 2", "train: of size 10 x 6 x 3: 6",
+            "test: 4 images, 2 classes, 9 x 9 x 3",
+            "test: of class 0 to 1: 2 2"])
+
     def test_check_names_every_bad_file(self):
         good = picture(40, 40, 1)
         self.put("train/cat/cut.ppm", good[:1000])
