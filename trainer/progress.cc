@@ -9,16 +9,21 @@
 #include <iterator>
 
 #include "core/clock.h"
+#include "nn/network.h"
 
 namespace lpsgd {
 
 namespace {
 
 void append(fmt::memory_buffer& out, const StepLine& l) {
+  fmt::format_to(std::back_inserter(out), "step {}/{} | loss ", l.step, l.steps);
+  if (l.loss)
+    fmt::format_to(std::back_inserter(out), "{:.4f}", *l.loss);
+  else
+    out.push_back('-');
   fmt::format_to(std::back_inserter(out),
-                 "step {}/{} | loss {:.4f} | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire ",
-                 l.step, l.steps, l.loss, l.lr, l.step_seconds * 1e3, l.samples_per_second,
-                 l.communication * 100);
+                 " | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire ", l.lr,
+                 l.step_seconds * 1e3, l.samples_per_second, l.communication * 100);
   if (l.compression > 0)
     fmt::format_to(std::back_inserter(out), "{:.1f}x", l.compression);
   else
@@ -61,8 +66,8 @@ bool Progress::due(std::int64_t step) const {
   return active_ && (forced || now_seconds() - shown_ >= (terminal_ ? 0.1 : 10.0));
 }
 
-void Progress::step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
-                    std::int64_t samples, double compression, bool due) {
+void Progress::step(std::int64_t step, const BatchMetrics& since_line, double lr, double seconds,
+                    double communication_seconds, std::int64_t samples, double compression, bool due) {
   if (!active_) return;
   ++steps_;
   seconds_ += seconds;
@@ -75,6 +80,8 @@ void Progress::step(std::int64_t step, double loss, double lr, double seconds, d
   fmt::memory_buffer out;  // on the stack: a step allocates nothing
   if (terminal_) out.append(std::string_view("\r\x1b[K"));
   // With sync.delay a rank may wait for an exchange between two steps.
+  std::optional<double> loss;  // this rank's streams of sequences may have been empty
+  if (since_line.samples > 0) loss = since_line.loss / static_cast<double>(since_line.samples);
   append(out, {step, total_steps_, loss, lr, seconds_ / n, static_cast<double>(samples_) / seconds_,
                std::min(1.0, communication_ / seconds_), compression});
   const double per_step = (now - started_) / static_cast<double>(step - first_step_);

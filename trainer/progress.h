@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace lpsgd {
+
+struct BatchMetrics;
 
 /// `--progress`. `automatic`: as `terminal` where is_on_terminal(), else as `plain`.
 enum class ProgressMode : std::uint8_t { automatic, plain, terminal, none };
@@ -16,7 +19,7 @@ bool is_on_terminal();
 
 struct StepLine {
   std::int64_t step = 0, steps = 0;  // since the start, in all
-  double loss = 0;                   // of rank 0's parts of the batches since the last line
+  std::optional<double> loss;  // of rank 0's parts of the batches since the last line, if they held samples
   double lr = 0;
   double step_seconds = 0, samples_per_second = 0;
   double communication = 0;  // share of the time, 0..1
@@ -41,9 +44,9 @@ class Progress {
 
   /// Whether a line is due once `step` is done.
   bool due(std::int64_t step) const;
-  /// Counts one finished step and, if `due`, shows a line with `loss`, the mean since the last line.
-  void step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
-            std::int64_t samples, double compression, bool due);
+  /// Counts one finished step and, if `due`, shows a line. `since_line`: of all steps since the last one.
+  void step(std::int64_t step, const BatchMetrics& since_line, double lr, double seconds,
+            double communication_seconds, std::int64_t samples, double compression, bool due);
   /// A line that stays, such as an epoch's summary.
   void line(const std::string& text);
 

@@ -340,8 +340,8 @@ class RankTrainer {
     // Measurements of a GPU are taken only where a line needs them, because the host waits for them.
     const bool due = progress_->due(position_.step);
     const double communication = due || !on_gpu() ? collect() : 0;
-    progress_->step(position_.step, since_line_.loss / static_cast<double>(since_line_.samples), lr_,
-                    now_seconds() - start, communication, run_.train.batch_size, wire_ratio(), due);
+    progress_->step(position_.step, since_line_, lr_, now_seconds() - start, communication,
+                    run_.train.batch_size, wire_ratio(), due);
     if (due) since_line_ = {};
   }
 

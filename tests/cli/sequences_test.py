@@ -48,6 +48,17 @@ class Sequences(SequenceCase):
             if not truncate:
                 self.assertEqual(one[0]["samples"], 16)
 
+    def test_a_line_without_frames_has_no_loss(self):
+        """The first rank's recording is one piece, the second's are three."""
+        held = ", ".join(f"r{i}-{'held' if i % 5 == 0 else 'train'}" for i in range(7) if i not in (4, 6))
+        result = run("train", self.write_speech(7), "--out", self.path("out"), "--set", "data.truncate=9", "--set",
+                     "data.shuffle=false", "--set", f"data.speech.held_out=[{held}]", "--set", "train.batch_size=2", "--set",
+                     "train.epochs=1", "--progress", "plain", ranks=2)
+        self.assertEqual(result.status, 0, result)
+        self.assertRegex(result.out, r"(?m)^step 1/2 \| loss \d\.\d{4} \| ")
+        self.assertRegex(result.out, r"(?m)^step 2/2 \| loss - \| ")
+        self.assertNotIn("nan", result.out)
+
     def test_a_transformer_is_the_same_for_any_number_of_ranks(self):
         layers = """
   - {%s}
