@@ -74,12 +74,12 @@ def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
     adding = block_size(run, hosts, "exchange") if is_hierarchical(run) else 1
     if (found.within and not block) or not adding:
         return None
-    float32 = 4 * shown["parameters"]
     if run.exchange("collective", "reduce_broadcast") == "allreduce":
-        return synchronisation.copies(run.ranks, found, block) * float32
+        return synchronisation.copies(run.ranks, found, block) * 4 * shown["parameters"]
     sent = synchronisation.copies(run.ranks, found - warm, block, adding) * shown["wire_bytes"]
-    sent += synchronisation.float32_copies(run.ranks, found, adding) * float32
-    return sent + (synchronisation.copies(run.ranks, warm, block, adding) * float32 if warm.steps else 0)
+    float32 = synchronisation.float32_copies(run.ranks, found, adding)
+    float32 += synchronisation.copies(run.ranks, warm, block, adding) if warm.steps else 0
+    return sent + (float32 * 4 * shown["parameters"] if float32 else 0)
 
 
 class CostModel:

@@ -11,7 +11,7 @@ from unittest import mock
 from harness import require, rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import estimate, labels, progress, runner, timing, variables
+from study import estimate, labels, launcher, progress, runner, timing, variables
 
 require("numpy", "scipy")
 from costmodel import pipeline, scaling  # noqa: E402
