@@ -163,6 +163,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     if (manifest.position.batch != 0) state.carried = host.carried();
     state.ranks_per_block = step_.sync_position().ranks_per_block;
     state.residual_layout = step_.residual_layout();
+    if (step_.block_exchange()) state.block_layout = step_.block_exchange()->residual_layout();
     ExchangeState residuals, block_residuals;
     read = read_checkpoint(from, transport_.rank(), codecs_, state, residuals,
                            step_.block_exchange() ? &block_residuals : nullptr);
