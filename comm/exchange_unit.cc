@@ -93,8 +93,8 @@ class ReduceBroadcast final : public UnitInFlight {
   std::string waiting_for() const override {
     std::vector<int> ranks;
     const auto add = [&](int rank) { ranks.push_back(shared_.transport.rank_in_run(rank)); };
-    // What comes late may wait for the ranks whose earlier messages have not come here either; what comes from
-    // another block, for any rank of that block.
+    // What comes late may wait for the ranks whose earlier messages have not come here either; what comes
+    // from another block, for any rank of that block.
     for (const Round round : {Round::share, Round::contribution, Round::mean, Round::handed_on}) {
       const std::vector<Transport::Request>& requests = requests_of(round);
       for (int i = 0; i < static_cast<int>(requests.size()); ++i)

@@ -155,8 +155,7 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 /// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
                      int rank, const ResidualLayout& layout) {
-  const ExchangeTensor kept =
-      make_exchange_tensor(tensor, codec, t, rank, layout.ranks, layout.has_round2);
+  const ExchangeTensor kept = make_exchange_tensor(tensor, codec, t, rank, layout.ranks, layout.has_round2);
   of.round1[t].assign(kept.residual1, 0.0f);
   of.round2[t].assign(kept.residual2, 0.0f);
 }

@@ -49,10 +49,11 @@ ExchangeOptions block_options(const RunConfig& run, Transport& all, Transport& b
     const int exchange =
         block_of(all, static_cast<int>(run.exchange.ranks_per_block), "exchange.ranks_per_block").size;
     if (exchange % ranks.size != 0 && ranks.size % exchange != 0)
-      throw ConfigError(fmt::format(
-          "sync.ranks_per_block: blocks of {} ranks lie across those of exchange.ranks_per_block, {} ranks; one "
-          "number must divide the other",
-          ranks.size, exchange));
+      throw ConfigError(
+          fmt::format("sync.ranks_per_block: blocks of {} ranks lie across those of "
+                      "exchange.ranks_per_block, {} ranks; one "
+                      "number must divide the other",
+                      ranks.size, exchange));
     within.exchange.ranks_per_block = exchange;
     if (exchange >= ranks.size) within.exchange.collective = Collective::reduce_broadcast;
   }
