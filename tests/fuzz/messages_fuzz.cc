@@ -172,7 +172,7 @@ Network& small_network() {
 }
 
 void block(Transport& ranks, Input& input) {
-  const Block mine = block_of(ranks, input.byte() % 5);
+  const Block mine = block_of(ranks, input.byte() % 5, "sync.ranks_per_block");
   expect(mine.first >= 0 && mine.size >= 1 && mine.first + mine.size <= ranks.size());
   const std::unique_ptr<Transport> within = make_block_transport(ranks, mine.first, mine.size);
   expect(within->rank() + mine.first == ranks.rank());
