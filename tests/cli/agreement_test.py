@@ -28,6 +28,7 @@ GIVEN = [
     (["data.augment={crop: {kind: side_ratio, ratio: [0.5, 1]}}"], ["data.augment.crop.ratio=[0.25, 1]"]),
     (["data.evaluate={resize: 40}"], ["data.evaluate.resize=48"]),
     (["data.evaluate={side_ratio: 0.5}"], ["data.evaluate.side_ratio=0.75"]),
+    (["exchange.collective=hierarchical"], ["exchange.ranks_per_block=1"]),
     (["exchange.codec={kind: qsgd}"], [("exchange.codec.kind", "exchange.codec={kind: sign}")]),
     (["exchange.link={bandwidth: 1Gbit}"], ["exchange.link.bandwidth=2Gbit", "exchange.link.latency=5us", "exchange.link.burst=1MB"]),
     (["exchange.inject={step: 3}"], ["exchange.inject.step=4", "exchange.inject.rank", "exchange.inject.tensor=fc.weight",

@@ -225,14 +225,25 @@ class OwnDisk(Stopping, Disturbed):
                                      r"exchange\.timeout\w* allows\n\Z")
 
     def test_what_training_waits_before_a_checkpoint_is_its_time(self):
-        """Rank 0 comes to it first: ranks that train by themselves wait for each other only when they ask."""
-        result = run("train", self.images_config, "--out", self.path("out"), "--steps", "6", "--set", "train.batch_size=4",
-                     "--set", "data.workers=1", "--set", "data.prefetch=1", "--set", "sync={kind: local_sgd, steps: 100}",
-                     "--set", "checkpoint={every_steps: 10, every_epochs: 0, every_minutes: 0}", ranks=2,
-                     env={**self.faults("/train/", "read:1+:SLOW", 1), "FAULT_SECONDS": "0.15", "FAULT_AFTER": self.path("out", "metrics.jsonl")})
-        self.assertEqual(result.status, 0, result)
-        (waited,) = re.findall(r"^checkpoint step-000005: training waited ([\d.]+) s", result.out, re.M)
-        self.assertGreater(float(waited), 0.4, result)
+        """Ranks that train by themselves wait for each other only when they ask: after steps 1 and 3, and for the checkpoint
+        after step 5. Rank 1 reads one of that step's two files slowly."""
+        def waited(out, faults, **environment):
+            result = run("train", self.images_config, "--out", self.path(out), "--steps", "6",
+                         "--set", "train.batch_size=4", "--set", "data.workers=1", "--set", "data.prefetch=1",
+                         "--set", "sync={kind: local_sgd, steps: 100}",
+                         "--set", "checkpoint={every_steps: 10, every_epochs: 0, every_minutes: 0}", ranks=2, env={**faults, **environment})
+            self.assertEqual(result.status, 0, result)
+            (seconds,) = re.findall(r"^checkpoint step-000005: training waited ([\d.]+) s", result.out, re.M)
+            return float(seconds)
+
+        log = self.path("reads")
+        undisturbed = waited("undisturbed", self.faults("/train/", "read:0:SLOW", 1, log))  # none
+        read = [line.split()[2] for line in Path(log).read_text().splitlines()]
+        self.assertEqual(len(read), 24 + 12)  # all for the checksum, then those of its batches
+        slow = waited("slow", self.faults(read[24 + 8], "read:1+:SLOW", 1), FAULT_SECONDS="3",
+                      FAULT_AFTER=self.path("slow", "metrics.jsonl"))
+        self.assertLess(undisturbed, 1)
+        self.assertGreater(slow, 1)
 
 
 if __name__ == "__main__":
