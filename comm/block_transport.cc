@@ -70,8 +70,7 @@ Block block_of(Transport& all, int ranks, std::string_view key) {
     if (block.size != mine.size || block.first != r / mine.size * mine.size || all.size() % mine.size != 0)
       throw ConfigError(
           fmt::format("{}: node needs machines with equally many consecutive ranks, but rank {} is one of {} "
-                      "from rank {} "
-                      "on; give a number",
+                      "from rank {} on; give a number",
                       key, r, block.size, block.first));
   }
   return mine;

@@ -50,6 +50,7 @@ struct ExchangeShared {
   std::size_t next_sum = 0;  // the unit whose all-reduce is next: all ranks call them in one order
   std::unique_ptr<ExchangeTrace> trace = {};  // nullptr without ExchangeOptions::trace
 
+  RankPlace self() const { return {blocks, transport.rank()}; }
   CodingContext context(int round) const {
     return {seed, step, static_cast<std::uint32_t>(first_rank + transport.rank()),
             static_cast<std::uint32_t>(round)};

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "comm/coder.h"
+#include "comm/unit_layout.h"
 #include "core/buffer.h"
 #include "core/clock.h"
 #include "core/device.h"
@@ -98,8 +98,7 @@ class CpuCoder final : public Coder {
   /// Of a segment of an owner in this block.
   float* residual1(const Segment& s, int block) {
     Buffer<float>& kept = kept_[s.tensor].residual1;
-    if (kept.empty()) return nullptr;
-    return kept.data() + s.first + shared_.tensors[s.tensor].residual1_shift[static_cast<std::size_t>(block)];
+    return kept.empty() ? nullptr : kept.data() + shared_.tensors[s.tensor].in_residual1(s.first, block);
   }
   float* residual2(const Segment& s) {
     Buffer<float>& kept = kept_[s.tensor].residual2;
@@ -213,60 +212,31 @@ class CpuCoder final : public Coder {
 class CpuUnitCoder final : public UnitCoder {
  public:
   CpuUnitCoder(CpuCoder& coder, std::span<const NumberedUnit> units)
-      : coder_(coder),
-        shared_(coder.shared()),
-        blocks_(shared_.blocks),
-        block_(blocks_.block_of(shared_.transport.rank())),
-        place_(blocks_.place_of(shared_.transport.rank())),
-        count_(blocks_.count()),
-        own_(blocks_.owner_of(shared_.transport.rank())) {
-    std::size_t bytes = 0, encoded = 0, own = 0;
-    std::int64_t values = 0, summed = 0;
-    for (const NumberedUnit& u : units) {
-      bytes = std::max(bytes, u.unit->bytes());
-      encoded =
-          std::max(encoded, has_blocks() ? u.unit->message_bytes(first_owner(), count_) : u.unit->bytes());
-      if (u.unit->owners() == blocks_.ranks) own = std::max(own, u.unit->message_bytes(own_));
-      if (!has_blocks()) continue;
-      values = std::max(values, count_values(u.unit->segments));
-      summed = std::max(summed, u.unit->values[static_cast<std::size_t>(place_)]);
-    }
-    outgoing_ = Buffer<std::byte>(encoded);
-    means_ = Buffer<std::byte>(bytes);
-    incoming_ = Buffer<std::byte>(own * static_cast<std::size_t>(count_ - 1));
-    shares_ = Buffer<float>(static_cast<std::size_t>(values));
-    incoming_shares_ = Buffer<float>(static_cast<std::size_t>(summed * (blocks_.size - 1)));
-    mean_of_block_ = Buffer<float>(static_cast<std::size_t>(summed));
+      : coder_(coder), shared_(coder.shared()), self_(shared_.self()), layout_(self_) {
+    const UnitLayout::Room room = layout_.room(units);
+    outgoing_ = Buffer<std::byte>(room.outgoing);
+    means_ = Buffer<std::byte>(room.means);
+    incoming_ = Buffer<std::byte>(room.incoming);
+    shares_ = Buffer<std::byte>(room.shares);
+    incoming_shares_ = Buffer<std::byte>(room.incoming_shares);
+    mean_of_block_ = Buffer<float>(room.summed);
+    contributions_.reserve(static_cast<std::size_t>(std::max(self_.owners(), self_.blocks.size)));
   }
 
   bool free() const override { return true; }
   void start(NumberedUnit unit) override {
-    unit_ = unit.unit;
+    layout_.set(*unit.unit);
     number_ = unit.number;
   }
-  std::span<std::byte> outgoing(int owner) override {
-    const std::size_t before = has_blocks() ? unit_->message[static_cast<std::size_t>(first_owner())] : 0;
-    return outgoing_.view().subspan(unit_->message[static_cast<std::size_t>(owner)] - before,
-                                    unit_->message_bytes(owner));
-  }
-  std::span<std::byte> mean(int owner) override { return unit_->message_of(owner, means_); }
-  std::span<std::byte> means(int place) override {
-    return unit_->message_of(blocks_.first_owner(place), means_, count_);
-  }
-  std::span<std::byte> incoming(int block) override {
-    const std::size_t own = unit_->message_bytes(own_);
-    return incoming_.view().subspan(own * static_cast<std::size_t>(block < block_ ? block : block - 1), own);
-  }
-  std::span<std::byte> share(int place) override {
-    const std::vector<std::int64_t>& values = unit_->values;
-    const auto at = std::accumulate(values.begin(), values.begin() + place, std::int64_t{0});
-    return std::as_writable_bytes(shares_.view().subspan(
-        static_cast<std::size_t>(at), static_cast<std::size_t>(values[static_cast<std::size_t>(place)])));
-  }
+  std::span<std::byte> outgoing(int owner) override { return layout_.outgoing(owner).of(outgoing_.data()); }
+  std::span<std::byte> incoming(int block) override { return layout_.incoming(block).of(incoming_.data()); }
+  std::span<std::byte> mean(int owner) override { return layout_.mean(owner).of(means_.data()); }
+  std::span<std::byte> share(int place) override { return layout_.share(place).of(shares_.data()); }
   std::span<std::byte> incoming_share(int place) override {
-    const auto n = static_cast<std::size_t>(unit_->values[static_cast<std::size_t>(place_)]);
-    return std::as_writable_bytes(
-        incoming_shares_.view().subspan(n * static_cast<std::size_t>(place < place_ ? place : place - 1), n));
+    return layout_.incoming_share(place).of(incoming_shares_.data());
+  }
+  std::span<std::byte> means(int place) override {
+    return layout_.mean(self_.blocks.first_owner(place), self_.owners()).of(means_.data());
   }
   int owners_at_once() const override { return 1; }
   bool ready() const override { return true; }
@@ -276,19 +246,20 @@ class CpuUnitCoder final : public UnitCoder {
     for (const int place : places) {
       std::byte* const to = share(place).data();
       coded(CodecClock::Work::encode, 0, 1, [&] {
-        for (const Segment& s : unit_->owned_by(blocks_.first_owner(place), count_))
-          if (!coder_.copy(s, to + value_bytes(s))) shared_.tensors[s.tensor].own_finite = false;
+        for (const Segment& s : unit().owned_by(self_.blocks.first_owner(place), self_.owners()))
+          if (!coder_.copy(s, to + UnitLayout::in_share(s))) shared_.tensors[s.tensor].own_finite = false;
       });
     }
   }
 
   void sum() override {
-    contributions_.resize(static_cast<std::size_t>(blocks_.size));
+    contributions_.resize(static_cast<std::size_t>(self_.blocks.size));
     coded(CodecClock::Work::decode, 0, 1, [&] {
-      for (const Segment& s : unit_->owned_by(first_owner(), count_)) {
-        for (int place = 0; place < blocks_.size; ++place)
+      for (const Segment& s : unit().owned_by(self_.first_owner(), self_.owners())) {
+        for (int place = 0; place < self_.blocks.size; ++place)
           contributions_[static_cast<std::size_t>(place)] =
-              (place == place_ ? share(place) : incoming_share(place)).data() + value_bytes(s);
+              (place == self_.place() ? share(place) : incoming_share(place)).data() +
+              UnitLayout::in_share(s);
         coder_.sum(s, contributions_, mean_of_block_.data() + s.value);
       }
     });
@@ -296,13 +267,13 @@ class CpuUnitCoder final : public UnitCoder {
 
   void encode(std::span<const int> owners) override {
     for (const int owner : owners) {
-      const std::span<const Segment> segments = unit_->owned_by(owner);
-      const int block = owner % count_;
+      const std::span<const Segment> segments = unit().owned_by(owner);
+      const int block = self_.blocks.block_of_owner(owner);
       std::byte* message = outgoing(owner).data();
       coded(CodecClock::Work::encode, count_values(segments), 1, [&] {
         for (const Segment& s : segments) {
           ExchangeTensor& tensor = shared_.tensors[s.tensor];
-          if (!has_blocks()) {
+          if (!self_.has_blocks()) {
             if (!coder_.encode(s, block, message + s.at)) tensor.own_finite = false;
           } else if (!coder_.encode(s, block, mean_of_block_.data() + s.value, nullptr, message + s.at)) {
             tensor.mean_finite = false;  // whose gradient it was divide() has seen
@@ -311,33 +282,34 @@ class CpuUnitCoder final : public UnitCoder {
       });
       for (const Segment& s : segments)
         coder_.measure_error(
-            s, block, has_blocks() ? mean_of_block_.data() + s.value : coder_.values(s.tensor) + s.first,
+            s, block,
+            self_.has_blocks() ? mean_of_block_.data() + s.value : coder_.values(s.tensor) + s.first,
             message + s.at);
     }
   }
 
   void reduce() override {
-    const std::span<const Segment> segments = unit_->owned_by(own_);
-    std::byte* message = mean(own_).data();
-    contributions_.resize(static_cast<std::size_t>(count_));
-    coded(CodecClock::Work::reduce, count_values(segments), count_, [&] {
+    const std::span<const Segment> segments = unit().owned_by(self_.owner());
+    std::byte* message = mean(self_.owner()).data();
+    contributions_.resize(static_cast<std::size_t>(self_.owners()));
+    coded(CodecClock::Work::reduce, count_values(segments), self_.owners(), [&] {
       for (const Segment& s : segments) {
         if (shared_.tensors[s.tensor].untouched) continue;
-        for (int block = 0; block < count_; ++block)
+        for (int block = 0; block < self_.owners(); ++block)
           contributions_[static_cast<std::size_t>(block)] =
-              (block == block_ ? outgoing(own_) : incoming(block)).data() + s.at;
+              (block == self_.block() ? outgoing(self_.owner()) : incoming(block)).data() + s.at;
         coder_.reduce(s, contributions_, message + s.at);
       }
     });
   }
 
   void decode(std::span<const int> owners) override {
-    for (const int owner : owners) decode(unit_->owned_by(owner), mean(owner).data());
+    for (const int owner : owners) decode(unit().owned_by(owner), mean(owner).data());
   }
-  void decode_own() override { decode(unit_->segments, outgoing_.data()); }
+  void decode_own() override { decode(unit().segments, outgoing_.data()); }
 
   std::span<float> pack() override {
-    const std::span<const Segment> segments = unit_->segments;
+    const std::span<const Segment> segments = unit().segments;
     const std::int64_t n = count_values(segments);
     const Segment& first = segments.front();
     packed_ = shared_.tensors[first.tensor].gradient + first.first;
@@ -358,10 +330,10 @@ class CpuUnitCoder final : public UnitCoder {
     return {packed_, static_cast<std::size_t>(n)};
   }
   void unpack() override {
-    coded(CodecClock::Work::decode, count_values(unit_->segments), 1, [&] {
-      const float scale = 1.0f / static_cast<float>(blocks_.ranks);
+    coded(CodecClock::Work::decode, count_values(unit().segments), 1, [&] {
+      const float scale = 1.0f / static_cast<float>(self_.blocks.ranks);
       const float* from = packed_;
-      for (const Segment& s : unit_->segments) {
+      for (const Segment& s : unit().segments) {
         ExchangeTensor& tensor = shared_.tensors[s.tensor];
         float* gradient = tensor.gradient + s.first;
         for (std::int64_t i = 0; i < s.n; ++i) gradient[i] = from[i] * scale;
@@ -374,17 +346,13 @@ class CpuUnitCoder final : public UnitCoder {
 
   // Sums of zeros stay zeros. Encoded bytes read as floats can be denormal, which is slow.
   std::span<float> zeros() override {
-    const std::size_t n = (unit_->bytes() + sizeof(float) - 1) / sizeof(float);
+    const std::size_t n = (unit().bytes() + sizeof(float) - 1) / sizeof(float);
     if (sums_.size() < n) sums_ = Buffer<float>(n);
     return sums_.view().first(n);
   }
 
  private:
-  bool has_blocks() const { return blocks_.size > 1; }
-  int first_owner() const { return blocks_.first_owner(place_); }
-  static std::size_t value_bytes(const Segment& s) {
-    return static_cast<std::size_t>(s.value) * sizeof(float);
-  }
+  const Unit& unit() const { return layout_.unit(); }
 
   /// Runs `body`, which codes `values` values of the unit.
   template <class Body>
@@ -406,16 +374,14 @@ class CpuUnitCoder final : public UnitCoder {
 
   CpuCoder& coder_;
   ExchangeShared& shared_;
-  const RankBlocks blocks_;
-  const int block_, place_;
-  const int count_, own_;                          // owners at this place; this rank as an owner
+  const RankPlace self_;
+  UnitLayout layout_;                              // of the current unit
   Buffer<std::byte> outgoing_, incoming_, means_;  // by owner; by block; by owner
-  Buffer<float> shares_, incoming_shares_;         // by place
+  Buffer<std::byte> shares_, incoming_shares_;     // by place
   Buffer<float> mean_of_block_;                    // of the owners at this place
   Buffer<float> sums_;
   float* packed_ = nullptr;
   std::vector<const std::byte*> contributions_;
-  const Unit* unit_ = nullptr;
   std::size_t number_ = 0;
 };
 

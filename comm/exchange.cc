@@ -333,8 +333,12 @@ NonFinite Exchange::check_finite(bool before) {
   return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
 }
 
+const RankBlocks& Exchange::blocks() const {
+  return shared_->blocks;
+}
+
 ResidualLayout Exchange::residual_layout() const {
-  return {shared_->blocks, has_owners(options_.collective)};
+  return {blocks(), has_owners(options_.collective)};
 }
 
 std::vector<ResidualSizes> Exchange::residual_sizes() const {

@@ -118,6 +118,9 @@ struct ResidualLayout {
 struct ResidualSizes {
   std::size_t round1 = 0, round2 = 0;
 };
+/// Those of the tensor with this number on a rank.
+ResidualSizes residual_sizes(const TensorInfo& tensor, const CodecSpec& codec, std::size_t number,
+                             const ResidualLayout& layout, int rank);
 
 /// As ExchangeState, in memory of the caller's.
 struct ResidualViews {
@@ -182,6 +185,7 @@ class Exchange {
   /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
   void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
+  const RankBlocks& blocks() const;
   ResidualLayout residual_layout() const;
   /// One entry per tensor.
   std::vector<ResidualSizes> residual_sizes() const;
@@ -270,8 +274,8 @@ class Redistribution {
 
   const std::vector<TensorInfo>& tensors_;
   const std::vector<CodecSpec>& codecs_;
-  const RankBlocks old_ranks_, ranks_;
-  const bool has_round2_;
+  const RankBlocks old_ranks_;
+  const ResidualLayout now_;
   const int rank_;
   int added_ = 0;                           // ranks
   std::vector<std::vector<double>> sums_;   // of round 1

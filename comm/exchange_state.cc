@@ -11,38 +11,36 @@
 
 namespace lpsgd {
 
-namespace {
-
-std::int64_t values_of(std::span<const Stripe> stripes) {
-  std::int64_t n = 0;
-  for (const Stripe& stripe : stripes) n += stripe.last - stripe.first;
-  return n;
-}
-
-}  // namespace
-
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
   return encoded_bytes_of_stripes(*make_codec(codec, tensor), tensor.elements, ranks);
 }
 
+ResidualSizes residual_sizes(const TensorInfo& tensor, const CodecSpec& codec, std::size_t number,
+                             const ResidualLayout& layout, int rank) {
+  if (!codec.error_feedback) return {};
+  const std::int64_t bucket = codec.bucket.of(tensor);
+  const auto values = [](const Stripe& stripe) {
+    return static_cast<std::size_t>(stripe.last - stripe.first);
+  };
+  ResidualSizes sizes;
+  for (const Stripe& s : encoded_stripes(tensor.elements, bucket, layout.ranks, rank, number))
+    sizes.round1 += values(s);
+  if (layout.has_round2)
+    sizes.round2 = values(stripe_of(rank, tensor.elements, bucket, layout.ranks.ranks, number));
+  return sizes;
+}
+
 Redistribution::Redistribution(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
                                const RankBlocks& old_ranks, const ResidualLayout& now, int rank)
-    : tensors_(tensors),
-      codecs_(codecs),
-      old_ranks_(old_ranks),
-      ranks_(now.ranks),
-      has_round2_(now.has_round2),
-      rank_(rank) {
-  require(old_ranks.ranks >= 1 && rank >= 0 && rank < ranks_.ranks && codecs.size() == tensors.size(),
+    : tensors_(tensors), codecs_(codecs), old_ranks_(old_ranks), now_(now), rank_(rank) {
+  require(old_ranks.ranks >= 1 && rank >= 0 && rank < now.ranks.ranks && codecs.size() == tensors.size(),
           "residuals are redistributed from at least one rank, with one codec per tensor");
   sums_.resize(tensors.size());
   round2_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
     sums_[t].resize(static_cast<std::size_t>(tensors[t].elements));
-    if (!has_round2_) continue;
-    const Stripe own = stripe_of(rank, tensors[t].elements, codecs[t].bucket.of(tensors[t]), ranks_.ranks, t);
-    round2_[t].resize(static_cast<std::size_t>(own.last - own.first));
+    round2_[t].resize(residual_sizes(tensors[t], codecs[t], t, now, rank).round2);
   }
 }
 
@@ -64,17 +62,17 @@ void Redistribution::add(std::size_t t, std::span<const float> round1, std::span
       throw Error(fmt::format("residuals of rank {}: tensor {}: {} holds {} values, expected {}", added_,
                               tensor.name, round, size, expected));
   };
-  const std::vector<Stripe> encoded = encoded_stripes(tensor.elements, bucket, old_ranks_, added_, t);
-  check(round1.size(), static_cast<std::size_t>(values_of(encoded)), "round 1");
+  const ResidualSizes sizes = residual_sizes(tensor, codecs_[t], t, {old_ranks_}, added_);
+  check(round1.size(), sizes.round1, "round 1");
   auto from = round1.begin();
-  for (const Stripe& stripe : encoded)
+  for (const Stripe& stripe : encoded_stripes(tensor.elements, bucket, old_ranks_, added_, t))
     for (std::int64_t i = stripe.first; i < stripe.last; ++i)
       sums_[t][static_cast<std::size_t>(i)] += static_cast<double>(*from++);
 
+  if (round2.empty() || !now_.has_round2) return;
+  check(round2.size(), sizes.round2, "round 2");
   const Stripe theirs = stripe_of(added_, tensor.elements, bucket, old_ranks_.ranks, t);
-  const Stripe mine = stripe_of(rank_, tensor.elements, bucket, ranks_.ranks, t);
-  if (round2.empty() || !has_round2_) return;
-  check(round2.size(), static_cast<std::size_t>(theirs.last - theirs.first), "round 2");
+  const Stripe mine = stripe_of(rank_, tensor.elements, bucket, now_.ranks.ranks, t);
   const std::int64_t first = std::max(theirs.first, mine.first), last = std::min(theirs.last, mine.last);
   for (std::int64_t i = first; i < last; ++i)
     round2_[t][static_cast<std::size_t>(i - mine.first)] = round2[static_cast<std::size_t>(i - theirs.first)];
@@ -88,7 +86,7 @@ ExchangeState Redistribution::take() {
     std::vector<double> sums = std::exchange(sums_[t], {});
     if (sums.empty()) continue;
     for (const Stripe& stripe :
-         encoded_stripes(tensors_[t].elements, codecs_[t].bucket.of(tensors_[t]), ranks_, rank_, t))
+         encoded_stripes(tensors_[t].elements, codecs_[t].bucket.of(tensors_[t]), now_.ranks, rank_, t))
       for (std::int64_t i = stripe.first; i < stripe.last; ++i)
         mean.push_back(static_cast<float>(sums[static_cast<std::size_t>(i)] / old_ranks_.count()));
   }
@@ -101,9 +99,7 @@ bool fit_round2(ExchangeState& residuals, const std::vector<TensorInfo>& tensors
   bool any = false;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
-    const std::int64_t bucket = codecs[t].bucket.of(tensors[t]);
-    const Stripe own = stripe_of(rank, tensors[t].elements, bucket, layout.ranks.ranks, t);
-    const std::size_t kept = layout.has_round2 ? static_cast<std::size_t>(own.last - own.first) : 0;
+    const std::size_t kept = residual_sizes(tensors[t], codecs[t], t, layout, rank).round2;
     std::vector<float>& round2 = residuals.round2[t];
     if (round2.empty() == (kept == 0)) continue;
     round2.assign(kept, 0.0f);

@@ -26,6 +26,11 @@ struct ExchangeTensor {
   /// Of the owners at this rank's place, whose stripes it encodes: what to add to an element's number for its
   /// number in the residual of round 1.
   std::vector<std::int64_t> residual1_shift;
+  /// Where the element of a stripe that is owned in this block lies in the residual of round 1, if one is
+  /// kept.
+  std::int64_t in_residual1(std::int64_t element, int block) const {
+    return element + residual1_shift[static_cast<std::size_t>(block)];
+  }
 
   // Of this step so far.
   bool own_finite = true;  // this rank's own gradient, plus residual

@@ -21,56 +21,47 @@ class ReduceBroadcast final : public UnitInFlight {
   ReduceBroadcast(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder)
       : UnitInFlight(shared, std::move(coder)),
         ordered_(shared.transport.ordered()),
-        blocks_(shared.blocks),
-        rank_(shared.transport.rank()),
-        block_(blocks_.block_of(rank_)),
-        place_(blocks_.place_of(rank_)),
-        count_(blocks_.count()),
-        first_(blocks_.first_owner(place_)),
-        own_(blocks_.owner_of(rank_)),
-        shares_(static_cast<std::size_t>(blocks_.size), no_request),
-        arriving_(static_cast<std::size_t>(count_), no_request),
-        returning_(static_cast<std::size_t>(count_), no_request),
-        handed_(static_cast<std::size_t>(blocks_.size), no_request),
-        decoded_(static_cast<std::size_t>(blocks_.ranks)) {
-    sends_.reserve(2 * static_cast<std::size_t>(count_ + blocks_.size));
-    next_.reserve(static_cast<std::size_t>(blocks_.ranks));
+        self_(shared.self()),
+        decoded_(static_cast<std::size_t>(self_.blocks.ranks)) {
+    for (const Round round : rounds)
+      requests(round).assign(static_cast<std::size_t>(peers(round)), no_request);
+    sends_.reserve(2 * static_cast<std::size_t>(self_.owners() + self_.blocks.size));
+    next_.reserve(static_cast<std::size_t>(self_.blocks.ranks));
   }
 
   void begin() override {
-    divided_ = shares_sent_ = encoded_ = sent_ = 0;
-    summed_ = handed_on_ = !has_blocks();
+    shares_ = contributions_ = {};
+    summed_ = handed_on_ = !self_.has_blocks();
     reduced_ = returned_ = false;
-    undecoded_ = blocks_.ranks;
+    undecoded_ = self_.blocks.ranks;
     std::fill(decoded_.begin(), decoded_.end(), false);
     sends_.clear();
     if (ordered_) return;
-    for (const Round round : {Round::share, Round::contribution, Round::mean, Round::handed_on})
-      receive(round);
+    for (const Round round : rounds) receive(round);
   }
 
   bool advance() override {
     if (done()) return false;
     bool moved = false;
     if (!summed_) {
-      if (divided_ < blocks_.size) {
-        divide_next();
+      if (shares_.made < peers(Round::share)) {
+        make_next(Round::share);
         return true;
       }
-      moved = send_shares() | poll(shares_);
-      if (shares_sent_ < blocks_.size || any_pending(shares_)) return complete_sends() | moved;
+      moved = send_made(Round::share) | poll(Round::share);
+      if (!is_sent(Round::share) || any_pending(Round::share)) return complete_sends() | moved;
       in_range("reduce", [&] { coder_->sum(); });
       summed_ = true;
       if (!ordered_) return true;
     }
-    if (encoded_ < count_) {
-      encode_next();
+    if (contributions_.made < peers(Round::contribution)) {
+      make_next(Round::contribution);
       return true;
     }
-    moved |= send_encoded();
+    moved |= send_made(Round::contribution);
     if (!reduced_) {
-      moved |= poll(arriving_);
-      if (sent_ == count_ && !any_pending(arriving_)) {
+      moved |= poll(Round::contribution);
+      if (is_sent(Round::contribution) && !any_pending(Round::contribution)) {
         in_range("reduce", [&] { coder_->reduce(); });
         reduced_ = true;
         return_mean();
@@ -87,7 +78,7 @@ class ReduceBroadcast final : public UnitInFlight {
     return complete_sends() | moved;
   }
 
-  bool under_way() const override { return has_blocks() ? shares_sent_ == blocks_.size : sent_ == count_; }
+  bool under_way() const override { return is_sent(self_.has_blocks() ? Round::share : Round::contribution); }
   bool done() const override { return returned_ && handed_on_ && undecoded_ == 0 && sends_.empty(); }
 
   std::string waiting_for() const override {
@@ -95,13 +86,12 @@ class ReduceBroadcast final : public UnitInFlight {
     const auto add = [&](int rank) { ranks.push_back(shared_.transport.rank_in_run(rank)); };
     // What comes late may wait for the ranks whose earlier messages have not come here either; what comes
     // from another block, for any rank of that block.
-    for (const Round round : {Round::share, Round::contribution, Round::mean, Round::handed_on}) {
-      const std::vector<Transport::Request>& requests = requests_of(round);
-      for (int i = 0; i < static_cast<int>(requests.size()); ++i)
-        if (requests[static_cast<std::size_t>(i)] != no_request) {
-          const bool of_block = round == Round::contribution || round == Round::mean;
-          for (int place = 0; of_block && place < blocks_.size; ++place) add(blocks_.rank_at(i, place));
-          if (!of_block) add(sender(round, i));
+    for (const Round round : rounds) {
+      for (int i = 0; i < peers(round); ++i)
+        if (requests(round)[static_cast<std::size_t>(i)] != no_request) {
+          if (is_within_block(round)) add(peer(round, i));
+          for (int place = 0; !is_within_block(round) && place < self_.blocks.size; ++place)
+            add(self_.blocks.rank_at(i, place));
         }
       if (!ranks.empty()) break;
     }
@@ -114,22 +104,24 @@ class ReduceBroadcast final : public UnitInFlight {
 
  private:
   enum class Round : std::uint8_t { share, contribution, mean, handed_on };
+  static constexpr Round rounds[] = {Round::share, Round::contribution, Round::mean, Round::handed_on};
 
-  bool has_blocks() const { return blocks_.size > 1; }
-  std::vector<Transport::Request>& requests_of(Round round) {
-    return round == Round::share          ? shares_
-           : round == Round::contribution ? arriving_
-           : round == Round::mean         ? returning_
-                                          : handed_;
+  // A round's messages go to the ranks of the block, by place, or to those at this place, by block; and come
+  // from there.
+  static bool is_within_block(Round round) { return round == Round::share || round == Round::handed_on; }
+  int peers(Round round) const { return is_within_block(round) ? self_.blocks.size : self_.owners(); }
+  int own(Round round) const { return is_within_block(round) ? self_.place() : self_.block(); }
+  int peer(Round round, int i) const {
+    return is_within_block(round) ? self_.blocks.rank_at(self_.block(), i)
+                                  : self_.blocks.rank_at(i, self_.place());
   }
-  const std::vector<Transport::Request>& requests_of(Round round) const {
-    return const_cast<ReduceBroadcast*>(this)->requests_of(round);
-  }
-  /// The rank that sends request i of a round.
-  int sender(Round round, int i) const {
-    return round == Round::share || round == Round::handed_on ? blocks_.rank_at(block_, i)
-                                                              : blocks_.rank_at(i, place_);
-  }
+  /// The next peer's message first and the own one last: ranks begin with different peers.
+  int in_turn(Round round, int turn) const { return (own(round) + 1 + turn) % peers(round); }
+
+  using Requests = std::vector<Transport::Request>;
+  Requests& requests(Round round) { return requests_[static_cast<std::size_t>(round)]; }
+  const Requests& requests(Round round) const { return requests_[static_cast<std::size_t>(round)]; }
+
   std::span<std::byte> room_for(Round round, int i) {
     switch (round) {
       case Round::share:
@@ -137,7 +129,7 @@ class ReduceBroadcast final : public UnitInFlight {
       case Round::contribution:
         return coder_->incoming(i);
       case Round::mean:
-        return coder_->mean(first_ + i);
+        return coder_->mean(self_.first_owner() + i);
       default:
         return coder_->means(i);
     }
@@ -147,34 +139,34 @@ class ReduceBroadcast final : public UnitInFlight {
     if (request != no_request && shared_.transport.test(request)) request = no_request;
     return request == no_request;
   }
-  bool poll(std::vector<Transport::Request>& requests) {
+  bool poll(Round round) {
     bool moved = false;
-    for (Transport::Request& request : requests)
+    for (Transport::Request& request : requests(round))
       if (request != no_request && complete(request)) moved = true;
     return moved;
   }
-  static bool any_pending(const std::vector<Transport::Request>& requests) {
-    return std::any_of(requests.begin(), requests.end(), [](auto r) { return r != no_request; });
+  bool any_pending(Round round) const {
+    const Requests& all = requests(round);
+    return std::any_of(all.begin(), all.end(), [](auto r) { return r != no_request; });
   }
   bool complete_sends() {
     return std::erase_if(sends_, [this](Sent& s) { return complete(s.request); }) > 0;
   }
 
   int tag(Round round) const { return static_cast<int>(unit_.number % 4096) * 4 + static_cast<int>(round); }
-  void send(std::span<const std::byte> bytes, int to, Round round) {
+  void send(std::span<const std::byte> bytes, Round round, int i) {
     if (bytes.empty()) return;
+    const int to = peer(round, i);
     sends_.push_back({shared_.transport.isend(bytes, to, tag(round)), to});
     shared_.bytes_sent += bytes.size();
-    if (blocks_.block_of(to) != block_) shared_.bytes_between += bytes.size();
+    if (!is_within_block(round)) shared_.bytes_between += bytes.size();
   }
   void receive(Round round) {
-    if (!has_blocks() && (round == Round::share || round == Round::handed_on)) return;
-    std::vector<Transport::Request>& requests = requests_of(round);
-    for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
-      const int from = sender(round, i);
-      const auto bytes = from == rank_ ? std::span<std::byte>() : room_for(round, i);
-      requests[static_cast<std::size_t>(i)] =
-          bytes.empty() ? no_request : shared_.transport.irecv(bytes, from, tag(round));
+    if (is_within_block(round) && !self_.has_blocks()) return;
+    for (int i = 0; i < peers(round); ++i) {
+      const auto bytes = i == own(round) ? std::span<std::byte>() : room_for(round, i);
+      requests(round)[static_cast<std::size_t>(i)] =
+          bytes.empty() ? no_request : shared_.transport.irecv(bytes, peer(round, i), tag(round));
     }
   }
   /// Sends messages of a round as one group, in which an ordered transport also receives them.
@@ -186,83 +178,77 @@ class ReduceBroadcast final : public UnitInFlight {
     shared_.transport.end_group();
     if (ordered_) coder_->queued();
   }
-
-  // The next rank's part first and the own part last: ranks begin with different owners.
-  int place_in_turn(int turn) const { return (place_ + 1 + turn) % blocks_.size; }
-  int block_in_turn(int turn) const { return (block_ + 1 + turn) % count_; }
-
-  void divide_next() {
-    next_.clear();
-    const int last = std::min(blocks_.size, divided_ + coder_->owners_at_once());
-    for (; divided_ < last; ++divided_) next_.push_back(place_in_turn(divided_));
-    in_range("encode", [&] { coder_->divide(next_); });
-    send_shares();
-  }
-
-  bool send_shares() {
-    if (shares_sent_ == divided_ || !coder_->ready()) return false;
-    group(Round::share, [&] {
-      for (; shares_sent_ < divided_; ++shares_sent_)
-        if (const int place = place_in_turn(shares_sent_); place != place_)
-          send(coder_->share(place), blocks_.rank_at(block_, place), Round::share);
+  void send_to_all(std::span<const std::byte> bytes, Round round) {
+    group(round, [&] {
+      for (int turn = 0; turn + 1 < peers(round); ++turn) send(bytes, round, in_turn(round, turn));
     });
-    return true;
   }
 
-  void encode_next() {
+  /// Of the shares, or the contributions, how many are made and sent, the own one counted.
+  struct Progress {
+    int made = 0, sent = 0;
+  };
+  Progress& progress(Round round) { return round == Round::share ? shares_ : contributions_; }
+  bool is_sent(Round round) const {
+    return (round == Round::share ? shares_ : contributions_).sent == peers(round);
+  }
+
+  void make_next(Round round) {
+    Progress& now = progress(round);
+    const bool divides = round == Round::share;
     next_.clear();
-    const int last = std::min(count_, encoded_ + coder_->owners_at_once());
-    for (; encoded_ < last; ++encoded_) next_.push_back(first_ + block_in_turn(encoded_));
-    in_range("encode", [&] { coder_->encode(next_); });
-    send_encoded();
+    const int last = std::min(peers(round), now.made + coder_->owners_at_once());
+    for (; now.made < last; ++now.made)
+      next_.push_back((divides ? 0 : self_.first_owner()) + in_turn(round, now.made));
+    in_range("encode", [&] { divides ? coder_->divide(next_) : coder_->encode(next_); });
+    send_made(round);
   }
 
-  bool send_encoded() {
-    if (sent_ == encoded_ || !coder_->ready()) return false;
-    group(Round::contribution, [&] {
-      for (; sent_ < encoded_; ++sent_)
-        if (const int block = block_in_turn(sent_); block != block_)
-          send(coder_->outgoing(first_ + block), blocks_.rank_at(block, place_), Round::contribution);
+  bool send_made(Round round) {
+    Progress& now = progress(round);
+    if (now.sent == now.made || !coder_->ready()) return false;
+    group(round, [&] {
+      for (; now.sent < now.made; ++now.sent) {
+        const int i = in_turn(round, now.sent);
+        if (i == own(round)) continue;
+        send(round == Round::share ? coder_->share(i) : coder_->outgoing(self_.first_owner() + i), round, i);
+      }
     });
     return true;
   }
 
   bool return_mean() {
     if (returned_ || !coder_->ready()) return false;
-    group(Round::mean, [&] {
-      for (int turn = 0; turn + 1 < count_; ++turn)
-        send(coder_->mean(own_), blocks_.rank_at(block_in_turn(turn), place_), Round::mean);
-    });
+    send_to_all(coder_->mean(self_.owner()), Round::mean);
     returned_ = true;
     return true;
   }
 
   bool hand_on() {
     if (handed_on_ || !returned_) return false;
-    poll(returning_);
-    if (any_pending(returning_)) return false;
-    group(Round::handed_on, [&] {
-      for (int turn = 0; turn + 1 < blocks_.size; ++turn)
-        send(coder_->means(place_), blocks_.rank_at(block_, place_in_turn(turn)), Round::handed_on);
-    });
+    poll(Round::mean);
+    if (any_pending(Round::mean)) return false;
+    send_to_all(coder_->means(self_.place()), Round::handed_on);
     handed_on_ = true;
     return true;
   }
 
   /// Whether an owner's mean is here.
   bool has_mean(int owner) {
-    const int rank = blocks_.rank_of(owner);
-    if (rank == rank_) return reduced_;
-    if (blocks_.place_of(rank) != place_)
-      return (!ordered_ || handed_on_) && complete(handed_[static_cast<std::size_t>(blocks_.place_of(rank))]);
-    return (!ordered_ || returned_) && complete(returning_[static_cast<std::size_t>(blocks_.block_of(rank))]);
+    const int block = self_.blocks.block_of_owner(owner), place = self_.blocks.place_of_owner(owner);
+    if (owner == self_.owner()) return reduced_;
+    const bool is_handed_on = place != self_.place();
+    if (ordered_ && !(is_handed_on ? handed_on_ : returned_)) return false;
+    return is_handed_on ? complete(requests(Round::handed_on)[static_cast<std::size_t>(place)])
+                        : complete(requests(Round::mean)[static_cast<std::size_t>(block)]);
   }
 
   bool decode_arrived() {
     next_.clear();
     const auto max_owners = static_cast<std::size_t>(coder_->owners_at_once());
-    for (int shift = 0; shift < blocks_.ranks && next_.size() < max_owners; ++shift) {
-      const int owner = blocks_.owner_of((rank_ + shift) % blocks_.ranks);
+    const int ranks = self_.blocks.ranks;
+    for (int shift = 0; shift < ranks && next_.size() < max_owners; ++shift) {
+      const int owner = self_.blocks.owner_of((self_.rank + shift) % ranks);
       const auto o = static_cast<std::size_t>(owner);
       if (decoded_[o] || !has_mean(owner)) continue;
       next_.push_back(owner);
@@ -275,19 +261,16 @@ class ReduceBroadcast final : public UnitInFlight {
   }
 
   const bool ordered_;
-  const RankBlocks blocks_;
-  const int rank_, block_, place_;
-  const int count_, first_, own_;  // owners at this place; their first; this rank as an owner
+  const RankPlace self_;
   struct Sent {
     Transport::Request request;
     int to;
   };
-  std::vector<Transport::Request> shares_, arriving_, returning_, handed_;  // by place, block, block, place
+  Requests requests_[std::size(rounds)];  // by round, then as peers()
   std::vector<Sent> sends_;
-  std::vector<bool> decoded_;
-  std::vector<int> next_;              // places or owners of the current call
-  int divided_ = 0, shares_sent_ = 0;  // places whose share is made, and sent
-  int encoded_ = 0, sent_ = 0;         // owners whose part is encoded, and sent
+  std::vector<bool> decoded_;  // by owner
+  std::vector<int> next_;      // places or owners of the current call
+  Progress shares_, contributions_;
   int undecoded_ = 0;
   bool summed_ = false, reduced_ = false, returned_ = false, handed_on_ = false;
 };

@@ -16,11 +16,27 @@ struct RankBlocks {
   int rank_at(int block, int place) const { return block * size + place; }
 
   int owner_of(int rank) const { return place_of(rank) * count() + block_of(rank); }
-  int rank_of(int owner) const { return rank_at(owner % count(), owner / count()); }
+  int block_of_owner(int owner) const { return owner % count(); }
+  int place_of_owner(int owner) const { return owner / count(); }
+  int rank_of(int owner) const { return rank_at(block_of_owner(owner), place_of_owner(owner)); }
   /// The owners at a place: `count()` from this one on.
   int first_owner(int place) const { return place * count(); }
 
   bool operator==(const RankBlocks&) const = default;
+};
+
+/// One of the ranks.
+struct RankPlace {
+  RankBlocks blocks;
+  int rank = 0;
+
+  bool has_blocks() const { return blocks.size > 1; }
+  int block() const { return blocks.block_of(rank); }
+  int place() const { return blocks.place_of(rank); }
+  int owner() const { return blocks.owner_of(rank); }
+  /// Those at its place.
+  int owners() const { return blocks.count(); }
+  int first_owner() const { return blocks.first_owner(place()); }
 };
 
 }  // namespace lpsgd

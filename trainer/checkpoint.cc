@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "comm/exchange_tensor.h"
 #include "core/log.h"
 #include "core/paths.h"
 
@@ -155,9 +154,9 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 /// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
                      int rank, const ResidualLayout& layout) {
-  const ExchangeTensor kept = make_exchange_tensor(tensor, codec, t, rank, layout.ranks, layout.has_round2);
-  of.round1[t].assign(kept.residual1, 0.0f);
-  of.round2[t].assign(kept.residual2, 0.0f);
+  const ResidualSizes kept = residual_sizes(tensor, codec, t, layout, rank);
+  of.round1[t].assign(kept.round1, 0.0f);
+  of.round2[t].assign(kept.round2, 0.0f);
 }
 
 }  // namespace

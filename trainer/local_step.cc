@@ -324,7 +324,7 @@ StepMetrics LocalStep::measured(std::span<CodingError> errors) {
   out.seconds.decode += stats.decode;
   out.seconds.exposed_codec += stats.exposed_codec;
   out.bytes_sent += stats.bytes_sent;
-  if (block_->exchange.coded().residual_layout().ranks.size > 1) out.bytes_between += stats.bytes_between;
+  if (block_->exchange.coded().blocks().size > 1) out.bytes_between += stats.bytes_between;
   out.block_exchanges = std::exchange(block_->exchanges, 0);
   if (!errors.empty()) block_->exchange.take_errors(errors);
   return out;

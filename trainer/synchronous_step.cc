@@ -45,8 +45,7 @@ ExchangeOptions exchange_options(const RunConfig& run, Transport& transport, Str
   if (o.ranks_per_block == transport.size() && transport.size() > 1 && transport.rank() == 0)
     log::warn(
         "exchange.ranks_per_block: all {} ranks are one block, so nothing travels between blocks, where "
-        "codecs "
-        "save bytes",
+        "codecs save bytes",
         transport.size());
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/cuda/device_coder.h"
+#include "comm/unit_layout.h"
 
 namespace lpsgd {
 namespace {
@@ -17,27 +18,22 @@ class DeviceUnitCoder final : public UnitCoder {
 
   bool free() const override { return queued_ || (staged_ ? uploaded_ : decoded_).done(); }
   void start(NumberedUnit unit) override {
-    unit_ = unit;
+    number_ = unit.number;
+    layout_.set(*unit.unit);
     jobs_ = &units_.at(unit.number);
     std::swap(last_decoded_, decoded_);
   }
-  std::span<std::byte> outgoing(int owner) override {
-    return {outgoing_.wire() + outgoing_at(owner), unit_.unit->message_bytes(owner)};
-  }
-  std::span<std::byte> mean(int owner) override { return of(owner, means_.wire()); }
-  std::span<std::byte> means(int place) override {
-    return of(blocks_.first_owner(place), means_.wire(), count_);
-  }
-  std::span<std::byte> incoming(int block) override {
-    return {incoming_.wire() + incoming_at(block), unit_.unit->message_bytes(own_)};
-  }
-  std::span<std::byte> share(int place) override {
-    return {shares_.wire() + share_at(place), share_bytes(place)};
-  }
+  std::span<std::byte> outgoing(int owner) override { return layout_.outgoing(owner).of(outgoing_.wire()); }
+  std::span<std::byte> incoming(int block) override { return layout_.incoming(block).of(incoming_.wire()); }
+  std::span<std::byte> mean(int owner) override { return layout_.mean(owner).of(means_.wire()); }
+  std::span<std::byte> share(int place) override { return layout_.share(place).of(shares_.wire()); }
   std::span<std::byte> incoming_share(int place) override {
-    return {incoming_shares_.wire() + incoming_share_at(place), share_bytes(place_)};
+    return layout_.incoming_share(place).of(incoming_shares_.wire());
   }
-  int owners_at_once() const override { return blocks_.ranks; }
+  std::span<std::byte> means(int place) override {
+    return layout_.mean(self_.blocks.first_owner(place), self_.owners()).of(means_.wire());
+  }
+  int owners_at_once() const override { return self_.blocks.ranks; }
   void queued() override { arrived_.record(streams_.transport); }
   bool ready() const override { return queued_ || ready_.done(); }
 
@@ -49,13 +45,12 @@ class DeviceUnitCoder final : public UnitCoder {
   std::span<float> pack() override {
     encode({});
     return {reinterpret_cast<float*>(outgoing_.wire()),
-            static_cast<std::size_t>(count_values(unit_.unit->segments))};
+            static_cast<std::size_t>(count_values(unit().segments))};
   }
-  void unpack() override { decode_outgoing(1.0f / static_cast<float>(blocks_.ranks)); }
+  void unpack() override { decode_outgoing(1.0f / static_cast<float>(self_.blocks.ranks)); }
   void decode_own() override { decode_outgoing(1.0f); }
   std::span<float> zeros() override {
-    return {reinterpret_cast<float*>(zeros_.wire()),
-            (unit_.unit->bytes() + sizeof(float) - 1) / sizeof(float)};
+    return {reinterpret_cast<float*>(zeros_.wire()), (unit().bytes() + sizeof(float) - 1) / sizeof(float)};
   }
 
  private:
@@ -79,41 +74,22 @@ class DeviceUnitCoder final : public UnitCoder {
     std::unique_ptr<CudaBatch> copy, sum;  // only with blocks: into shares_; of the shares
   };
 
-  bool has_blocks() const { return blocks_.size > 1; }
-  int first_owner() const { return blocks_.first_owner(place_); }
+  const Unit& unit() const { return layout_.unit(); }
   Messages allocate(std::size_t bytes) const {
     return {{device_, encoding_room(bytes)}, {device_, staged_ ? bytes : 0}};
   }
-  Jobs make_jobs(const Unit& unit);
-  std::vector<Group> make_groups(const Unit& unit);
-  std::span<std::byte> of(int owner, std::byte* buffer, int count = 1) const {
-    return unit_.unit->message_of(owner, {buffer, unit_.unit->bytes()}, count);
+  Jobs make_jobs();
+  std::vector<Group> make_groups();
+  void download(Messages& m, const ByteRange& range) {
+    if (range.bytes > 0) copy_bytes(m.wire() + range.at, m.code() + range.at, range.bytes, streams_.download);
   }
-  // Where messages begin in their buffers.
-  std::size_t outgoing_at(int owner) const {
-    const std::vector<std::size_t>& message = unit_.unit->message;
-    const std::size_t before = has_blocks() ? message[static_cast<std::size_t>(first_owner())] : 0;
-    return message[static_cast<std::size_t>(owner)] - before;
+  /// All of `all`, which begins the buffer, but `own`, which is not sent.
+  void download_others(Messages& m, const ByteRange& all, const ByteRange& own) {
+    download(m, {0, own.at});
+    download(m, {own.end(), all.end() - own.end()});
   }
-  std::size_t incoming_at(int block) const {
-    return unit_.unit->message_bytes(own_) * static_cast<std::size_t>(block < block_ ? block : block - 1);
-  }
-  std::size_t share_bytes(int place) const {
-    return static_cast<std::size_t>(unit_.unit->values[static_cast<std::size_t>(place)]) * sizeof(float);
-  }
-  std::size_t share_at(int place) const {
-    std::size_t at = 0;
-    for (int before = 0; before < place; ++before) at += share_bytes(before);
-    return at;
-  }
-  std::size_t incoming_share_at(int place) const {
-    return share_bytes(place_) * static_cast<std::size_t>(place < place_ ? place : place - 1);
-  }
-  void download(Messages& m, std::size_t from, std::size_t to) {
-    if (from < to) copy_bytes(m.wire() + from, m.code() + from, to - from, streams_.download);
-  }
-  void upload(Messages& m, std::size_t from, std::size_t to) {
-    if (from < to) copy_bytes(m.code() + from, m.wire() + from, to - from, streams_.upload);
+  void upload(Messages& m, const ByteRange& range) {
+    if (range.bytes > 0) copy_bytes(m.code() + range.at, m.wire() + range.at, range.bytes, streams_.upload);
   }
   /// Marks the messages just encoded as ready to send, after `copies` have downloaded them if they are
   /// staged.
@@ -147,9 +123,8 @@ class DeviceUnitCoder final : public UnitCoder {
   ExchangeShared& shared_;
   const CodingStreams& streams_;
   const Device device_ = coder_.device();
-  const RankBlocks blocks_;
-  const int block_, place_;
-  const int count_, own_;  // owners at this place; this rank as an owner
+  const RankPlace self_;
+  UnitLayout layout_;  // of the current unit
   const bool ordered_;
   const bool queued_;  // the host does not wait for messages: the transport is ordered, or there is one rank
   const bool staged_;
@@ -161,7 +136,7 @@ class DeviceUnitCoder final : public UnitCoder {
   Event coded_{device_}, ready_{device_};           // messages may be copied; may be sent
   Event arrived_{device_}, uploaded_{device_};      // messages may be decoded
   Event decoded_{device_}, last_decoded_{device_};  // last decoding of this unit; of the previous one
-  NumberedUnit unit_;
+  std::size_t number_ = 0;
   Jobs* jobs_ = nullptr;
 };
 
@@ -169,66 +144,53 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
     : coder_(coder),
       shared_(coder.shared()),
       streams_(coder.streams()),
-      blocks_(shared_.blocks),
-      block_(blocks_.block_of(shared_.transport.rank())),
-      place_(blocks_.place_of(shared_.transport.rank())),
-      count_(blocks_.count()),
-      own_(blocks_.owner_of(shared_.transport.rank())),
+      self_(shared_.self()),
+      layout_(self_),
       ordered_(shared_.transport.ordered()),
-      queued_(ordered_ || (blocks_.ranks == 1 && has_owners(coder.collective()))),
+      queued_(ordered_ || (self_.blocks.ranks == 1 && has_owners(coder.collective()))),
       staged_(coder.staged() && !queued_) {
-  const bool owners = has_owners(coder.collective());
-  std::size_t bytes = 0, encoded = 0, own = 0, values = 0, summed = 0;
+  const UnitLayout::Room room = layout_.room(units);
+  outgoing_ = allocate(room.outgoing);
+  if (has_owners(coder.collective())) {
+    means_ = allocate(room.means);
+    incoming_ = allocate(room.incoming);
+  }
+  if (self_.has_blocks()) {
+    shares_ = allocate(room.shares);
+    incoming_shares_ = allocate(room.incoming_shares);
+    mean_of_block_ = {device_, room.summed};
+  }
+  if (coder.collective() == Collective::simulated) zeros_ = allocate(room.means + sizeof(float));
   for (const NumberedUnit& u : units) {
-    bytes = std::max(bytes, u.unit->bytes());
-    encoded =
-        std::max(encoded, has_blocks() ? u.unit->message_bytes(first_owner(), count_) : u.unit->bytes());
-    if (owners) own = std::max(own, u.unit->message_bytes(own_));
-    if (!has_blocks()) continue;
-    values = std::max(values, static_cast<std::size_t>(count_values(u.unit->segments)));
-    summed = std::max(summed, static_cast<std::size_t>(u.unit->values[static_cast<std::size_t>(place_)]));
-  }
-  outgoing_ = allocate(encoded);
-  if (owners) {
-    means_ = allocate(bytes);
-    incoming_ = allocate(own * static_cast<std::size_t>(count_ - 1));
-  }
-  if (has_blocks()) {
-    shares_ = allocate(values * sizeof(float));
-    incoming_shares_ = allocate(summed * sizeof(float) * static_cast<std::size_t>(blocks_.size - 1));
-    mean_of_block_ = {device_, summed};
-  }
-  if (coder.collective() == Collective::simulated) zeros_ = allocate(bytes + sizeof(float));
-  for (const NumberedUnit& u : units) {
-    unit_ = u;
-    units_[u.number] = make_jobs(*u.unit);
+    layout_.set(*u.unit);
+    units_[u.number] = make_jobs();
   }
 }
 
-DeviceUnitCoder::Jobs DeviceUnitCoder::make_jobs(const Unit& unit) {
-  Jobs out{make_groups(unit), {}, {}};
-  if (!has_blocks()) return out;
+DeviceUnitCoder::Jobs DeviceUnitCoder::make_jobs() {
+  Jobs out{make_groups(), {}, {}};
+  if (!self_.has_blocks()) return out;
   const Codec float32(CodecSpec{}, 1);
   std::vector<CodingJob> copies, sums;
   std::deque<std::vector<const std::byte*>> contributions;
-  for (int owner = 0; owner < unit.owners(); ++owner) {
-    const int place = blocks_.place_of(blocks_.rank_of(owner));
-    for (const Segment& s : unit.owned_by(owner)) {
-      const std::size_t at = static_cast<std::size_t>(s.value) * sizeof(float);
+  for (int owner = 0; owner < unit().owners(); ++owner) {
+    const int place = self_.blocks.place_of_owner(owner);
+    for (const Segment& s : unit().owned_by(owner)) {
+      const std::size_t at = UnitLayout::in_share(s);
       CodingJob& copy = copies.emplace_back(float32.job(0, s.n, s.tensor));
       copy.values = coder_.values(s.tensor) + s.first;
-      copy.bytes = shares_.code() + share_at(place) + at;
+      copy.bytes = shares_.code() + layout_.share(place).at + at;
       copy.non_finite = coder_.own_flag(s.tensor);
-      if (place != place_) continue;
+      if (place != self_.place()) continue;
       CodingJob& sum = sums.emplace_back(float32.job(0, s.n, s.tensor));
       sum.bytes = reinterpret_cast<std::byte*>(mean_of_block_.data() + s.value);
       std::vector<const std::byte*>& from = contributions.emplace_back();
-      for (int i = 0; i < blocks_.size; ++i)
-        from.push_back(
-            (i == place_ ? shares_.code() + share_at(i) : incoming_shares_.code() + incoming_share_at(i)) +
-            at);
+      for (int i = 0; i < self_.blocks.size; ++i)
+        from.push_back((i == self_.place() ? shares_.code() + layout_.share(i).at
+                                           : incoming_shares_.code() + layout_.incoming_share(i).at) +
+                       at);
       sum.contributions = from.data();
-      sum.ranks = blocks_.size;
+      sum.ranks = self_.blocks.size;
     }
   }
   out.copy = std::make_unique<CudaBatch>(float32.spec(), device_, copies);
@@ -236,7 +198,7 @@ DeviceUnitCoder::Jobs DeviceUnitCoder::make_jobs(const Unit& unit) {
   return out;
 }
 
-std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& unit) {
+std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups() {
   struct CodecJobs {
     CodecSpec codec;
     std::vector<CodingJob> encode, reduce, decode, check;
@@ -250,11 +212,12 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     jobs.codec = codec;
     return jobs;
   };
-  for (const Segment& s : unit.segments) jobs_of(s.tensor);
-  for (int owner = 0; owner < unit.owners(); ++owner) {
+  for (const Segment& s : unit().segments) jobs_of(s.tensor);
+  for (int owner = 0; owner < unit().owners(); ++owner) {
     for (auto& [key, jobs] : by_codec) jobs.begin.push_back(jobs.decode.size());
-    const auto message = unit.message[static_cast<std::size_t>(owner)];
-    for (const Segment& s : unit.owned_by(owner)) {
+    const std::size_t message = layout_.mean(owner).at;
+    const int block = self_.blocks.block_of_owner(owner);
+    for (const Segment& s : unit().owned_by(owner)) {
       DeviceTensor& kept = coder_.kept(s.tensor);
       CodecJobs& jobs = jobs_of(s.tensor);
       const CodingJob job = shared_.tensors[s.tensor].codec->job(s.first, s.n, s.tensor);
@@ -265,16 +228,14 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
         check.non_finite = coder_.own_flag(s.tensor);
         continue;
       }
-      if (!has_blocks() || blocks_.place_of(blocks_.rank_of(owner)) == place_) {
+      if (self_.blocks.place_of_owner(owner) == self_.place()) {
         CodingJob& encode = jobs.encode.emplace_back(job);
-        encode.values = has_blocks() ? mean_of_block_.data() + s.value : values;
+        encode.values = self_.has_blocks() ? mean_of_block_.data() + s.value : values;
         if (kept.residual1.size() > 0)
-          encode.residual =
-              kept.residual1.data() + s.first +
-              shared_.tensors[s.tensor].residual1_shift[static_cast<std::size_t>(owner % count_)];
-        encode.bytes = outgoing_.code() + outgoing_at(owner) + s.at;
+          encode.residual = kept.residual1.data() + shared_.tensors[s.tensor].in_residual1(s.first, block);
+        encode.bytes = outgoing_.code() + layout_.outgoing(owner).at + s.at;
         // With blocks the copies have told whose gradient it was.
-        encode.non_finite = has_blocks() ? coder_.mean_flag(s.tensor) : coder_.own_flag(s.tensor);
+        encode.non_finite = self_.has_blocks() ? coder_.mean_flag(s.tensor) : coder_.own_flag(s.tensor);
         encode.error = coder_.errors(s.tensor);
       }
       CodingJob& decode = jobs.decode.emplace_back(job);
@@ -282,19 +243,19 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
       decode.bytes = (means_.code() ? means_.code() : outgoing_.code()) + message + s.at;
       decode.non_finite = coder_.mean_flag(s.tensor);
       jobs.begin.back() = jobs.decode.size();
-      if (means_.code() == nullptr || owner != own_) continue;
+      if (means_.code() == nullptr || owner != self_.owner()) continue;
       CodingJob& reduce = jobs.reduce.emplace_back(job);
       reduce.residual = kept.residual2.size() > 0
                             ? kept.residual2.data() + (s.first - shared_.tensors[s.tensor].own.first)
                             : nullptr;
       reduce.bytes = decode.bytes = means_.code() + message + s.at;
       std::vector<const std::byte*>& from = jobs.contributions.emplace_back();
-      for (int block = 0; block < count_; ++block)
-        from.push_back((block == block_ ? outgoing_.code() + outgoing_at(owner)
-                                        : incoming_.code() + incoming_at(block)) +
+      for (int b = 0; b < self_.owners(); ++b)
+        from.push_back((b == self_.block() ? outgoing_.code() + layout_.outgoing(owner).at
+                                           : incoming_.code() + layout_.incoming(b).at) +
                        s.at);
       reduce.contributions = from.data();
-      reduce.ranks = count_;
+      reduce.ranks = self_.owners();
     }
   }
   std::vector<Group> groups;
@@ -302,9 +263,9 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     Group& group = groups.emplace_back();
     const auto batch = [&, &jobs = jobs](const std::vector<CodingJob>& from) {
       return from.empty() ? nullptr
-                          : std::make_unique<CudaBatch>(
-                                jobs.codec, device_, from,
-                                has_blocks() ? CudaBatch::Tables::of_jobs : CudaBatch::Tables::of_tensors);
+                          : std::make_unique<CudaBatch>(jobs.codec, device_, from,
+                                                        self_.has_blocks() ? CudaBatch::Tables::of_jobs
+                                                                           : CudaBatch::Tables::of_tensors);
     };
     group.encode = batch(jobs.encode);
     group.reduce = batch(jobs.reduce);
@@ -316,70 +277,55 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
 }
 
 void DeviceUnitCoder::divide(std::span<const int>) {
-  const Unit& unit = *unit_.unit;
-  coder_.gradients_of(unit);
-  coder_.coded(Work::encode, unit_.number, 0, 1,  // copies say nothing about the codec's speed
+  coder_.gradients_of(unit());
+  coder_.coded(Work::encode, number_, 0, 1,  // copies say nothing about the codec's speed
                [&] { jobs_->copy->encode(shared_.context(1), streams_.codec); });
-  mark_ready([&] {
-    download(shares_, 0, share_at(place_));
-    download(shares_, share_at(place_) + share_bytes(place_), share_at(blocks_.size));
-  });
+  mark_ready([&] { download_others(shares_, layout_.shares(), layout_.share(self_.place())); });
 }
 
 void DeviceUnitCoder::sum() {
-  wait_for_messages(
-      [&] { upload(incoming_shares_, 0, share_bytes(place_) * static_cast<std::size_t>(blocks_.size - 1)); });
-  coder_.coded(Work::decode, unit_.number, 0, 1, [&] {
+  wait_for_messages([&] { upload(incoming_shares_, layout_.incoming_shares()); });
+  coder_.coded(Work::decode, number_, 0, 1, [&] {
     if (jobs_->sum) jobs_->sum->reduce(shared_.context(1), streams_.codec);
   });
 }
 
 void DeviceUnitCoder::encode(std::span<const int>) {
-  const Unit& unit = *unit_.unit;
-  if (!has_blocks()) coder_.gradients_of(unit);
-  const std::span<const Segment> segments =
-      has_blocks() ? unit.owned_by(first_owner(), count_) : std::span<const Segment>(unit.segments);
-  coder_.coded(Work::encode, unit_.number, count_values(segments), 1, [&] {
+  if (!self_.has_blocks()) coder_.gradients_of(unit());
+  const std::span<const Segment> segments = self_.has_blocks()
+                                                ? unit().owned_by(self_.first_owner(), self_.owners())
+                                                : std::span<const Segment>(unit().segments);
+  coder_.coded(Work::encode, number_, count_values(segments), 1, [&] {
     for (Group& group : jobs_->groups) {
       if (group.check) group.check->check(streams_.codec);
       if (group.encode) group.encode->encode(shared_.context(1), streams_.codec, coder_.step());
     }
   });
   mark_ready([&] {
-    if (!has_owners(coder_.collective())) return download(outgoing_, 0, unit.bytes());
-    const std::size_t own = outgoing_at(own_);
-    download(outgoing_, 0, own);
-    download(outgoing_, own + unit.message_bytes(own_), unit.message_bytes(first_owner(), count_));
+    if (!has_owners(coder_.collective())) return download(outgoing_, {0, unit().bytes()});
+    download_others(outgoing_, layout_.outgoing(), layout_.outgoing(self_.owner()));
   });
 }
 
 void DeviceUnitCoder::reduce() {
-  const Unit& unit = *unit_.unit;
-  wait_for_messages(
-      [&] { upload(incoming_, 0, unit.message_bytes(own_) * static_cast<std::size_t>(count_ - 1)); });
-  coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(own_)), count_, [&] {
+  wait_for_messages([&] { upload(incoming_, layout_.incoming()); });
+  coder_.coded(Work::reduce, number_, count_values(unit().owned_by(self_.owner())), self_.owners(), [&] {
     for (Group& group : jobs_->groups)
       if (group.reduce) group.reduce->reduce(shared_.context(2), streams_.codec, coder_.step());
   });
-  mark_ready([&] {
-    const std::size_t at = unit.message[static_cast<std::size_t>(own_)];
-    download(means_, at, at + unit.message_bytes(own_));
-  });
+  mark_ready([&] { download(means_, layout_.mean(self_.owner())); });
 }
 
 void DeviceUnitCoder::decode(std::span<const int> owners) {
-  const Unit& unit = *unit_.unit;
   std::vector<int> ascending(owners.begin(), owners.end());
   std::sort(ascending.begin(), ascending.end());
   wait_for_messages([&] {
-    for (const int owner : ascending) {
-      const std::size_t at = unit.message[static_cast<std::size_t>(owner)];
-      if (owner != own_) upload(means_, at, at + unit.message_bytes(owner));
-    }
+    for (const int owner : ascending)
+      if (owner != self_.owner()) upload(means_, layout_.mean(owner));
   });
   std::int64_t values = 0;
-  for (const int owner : ascending) values += count_values(unit.owned_by(owner));
-  coder_.coded(Work::decode, unit_.number, values, 1, [&] {
+  for (const int owner : ascending) values += count_values(unit().owned_by(owner));
+  coder_.coded(Work::decode, number_, values, 1, [&] {
     for (Group& group : jobs_->groups) {
       if (!group.decode) continue;
       for (auto from = ascending.begin(), to = from; from != ascending.end(); from = to) {
@@ -390,18 +336,17 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
       }
     }
   });
-  for (const int owner : ascending) coder_.decoded(unit.owned_by(owner));
+  for (const int owner : ascending) coder_.decoded(unit().owned_by(owner));
   decoded_.record(streams_.codec);
 }
 
 void DeviceUnitCoder::decode_outgoing(float weight) {
-  const Unit& unit = *unit_.unit;
-  wait_for_messages([&] { upload(outgoing_, 0, unit.bytes()); });
-  coder_.coded(Work::decode, unit_.number, count_values(unit.segments), 1, [&] {
+  wait_for_messages([&] { upload(outgoing_, {0, unit().bytes()}); });
+  coder_.coded(Work::decode, number_, count_values(unit().segments), 1, [&] {
     for (Group& group : jobs_->groups)
       if (group.decode) group.decode->decode(0, group.begin.back(), false, streams_.codec, weight);
   });
-  coder_.decoded(unit.segments);
+  coder_.decoded(unit().segments);
   decoded_.record(streams_.codec);
 }
 

@@ -123,7 +123,7 @@ class TensorExchange {
     if (simulated)
       expectation.emplace(spec_, n_, RankBlocks{ranks_.size()}, ranks_.rank());
     else if (ranks_.rank() == 0)
-      expectation.emplace(spec_, n_, exchange_.residual_layout().ranks, std::nullopt);
+      expectation.emplace(spec_, n_, exchange_.blocks(), std::nullopt);
     std::uint64_t wrong = 0;
     for (std::uint32_t s = 0; s < checked_steps; ++s) {
       StepTimes ignored;
