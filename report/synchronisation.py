@@ -134,11 +134,22 @@ def copies(ranks, found, block=None, adding=1):
     """Encoded copies of the network that all ranks send together in the steps of `found`. `block`: ranks of a
     block of hierarchical_local_sgd; `adding`: of one that adds its gradients first, as the collective hierarchical
     does."""
-    within = found.within * 2 * (ranks - ranks // block) if found.within else 0
-    blocks = ranks // adding
-    return (found.gradients + found.everywhere) * (2 * (blocks - 1) + ranks - blocks) + within
+
+    def of_exchange(ranks, adding):
+        blocks = ranks // adding  # one copy of each travels to the owners and back, and is handed on
+        return 2 * (blocks - 1) + ranks - blocks
+
+    return _of_all(of_exchange, ranks, found, block, adding)
 
 
-def float32_copies(ranks, found, adding):
+def float32_copies(ranks, found, block=None, adding=1):
     """Those that blocks add: gradients in float32, whatever the codec."""
-    return (found.gradients + found.everywhere) * (ranks - ranks // adding)
+    return _of_all(lambda ranks, adding: ranks - ranks // adding, ranks, found, block, adding)
+
+
+def _of_all(of_exchange, ranks, found, block, adding):
+    total = (found.gradients + found.everywhere) * of_exchange(ranks, adding)
+    if found.within:
+        within = adding if adding < block else 1  # no more than one block adds its gradients: as reduce_broadcast
+        total += found.within * (ranks // block) * of_exchange(block, within)
+    return total

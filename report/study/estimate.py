@@ -72,12 +72,12 @@ def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
         return None
     block = block_size(run, hosts)
     adding = block_size(run, hosts, "exchange") if is_hierarchical(run) else 1
-    if (found.within and not block) or not adding:
+    if not adding or (found.within and (not block or (adding % block and block % adding))):
         return None
     if run.exchange("collective", "reduce_broadcast") == "allreduce":
         return synchronisation.copies(run.ranks, found, block) * 4 * shown["parameters"]
     sent = synchronisation.copies(run.ranks, found - warm, block, adding) * shown["wire_bytes"]
-    float32 = synchronisation.float32_copies(run.ranks, found, adding)
+    float32 = synchronisation.float32_copies(run.ranks, found, block, adding)
     float32 += synchronisation.copies(run.ranks, warm, block, adding) if warm.steps else 0
     return sent + (float32 * 4 * shown["parameters"] if float32 else 0)
 

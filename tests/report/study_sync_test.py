@@ -205,6 +205,21 @@ class Estimates(StudyTest):
         epochs = rows_of(self.root / "out" / "epochs.csv")
         self.assertEqual(sum(int(row["bytes_between_blocks"]) for row in epochs), sum(rows))
 
+    def test_blocks_that_add_their_gradients_within_others(self):
+        """Of eight ranks; blocks of four synchronise, whose halves, wholes and pairs add their gradients first."""
+        local = flow({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2, "ranks_per_block": 4})
+        head = HEAD + f"set: {{exchange.collective: hierarchical, exchange.warmup_epochs: 1, sync: {local}}}\n"
+        for run, shown, records in self.trained(head + "axes: {exchange.ranks_per_block: [1, 2, 4, 8], ranks: 8}\n"):
+            with self.subTest(run.label):
+                for done in range(3):
+                    sent = sum(record["bytes_sent"] for record in records[done:])
+                    parts = estimate.exchanges(run, done), estimate.warmup_exchanges(run, done)
+                    self.assertEqual(estimate.bytes_of(run, shown, parts[0], warm=parts[1]), sent)
+        across = HEAD + f"set: {{exchange.collective: hierarchical, exchange.ranks_per_block: 3, sync: {local}}}\n"
+        study, (run,) = self.expand(across + "axes: {ranks: 12}\n")
+        shown = self.shown(study, [run])[run.digest]
+        self.assertIsNone(estimate.bytes_of(run, shown, estimate.exchanges(run)))  # lpsgd refuses it
+
     def test_where_the_samples_are_not_known(self):
         """The mean of a step is still known, but for a warm-up's rounding."""
         text = HEAD + (
