@@ -57,7 +57,9 @@ def parse(words):
     )
     group.add_argument("--ranks", metavar="K,...", help="2,4,8 or 2,4,..,256 (default 2,4,8)")
     group.add_argument(
-        "--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us"
+        "--link",
+        metavar="BANDWIDTH,LATENCY[,BURST]",
+        help="of each rank, each direction: 10Gbit,50us (where ranks share a network card, a rank's part of it)",
     )
     group.add_argument(
         "--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)"
@@ -90,7 +92,8 @@ def parse(words):
     group.add_argument(
         "--block-link",
         metavar="BANDWIDTH,LATENCY",
-        help="between the ranks of a block of hierarchical_local_sgd (default: none, as on one host)",
+        help="between the ranks of a block of hierarchical_local_sgd, or of a machine with the collective hierarchical "
+        "(default: none, as on one host)",
     )
     group.add_argument("--weak", action="store_true", help="each rank keeps the measured local batch")
     group.add_argument("--json", action="store_true", help="print JSON")

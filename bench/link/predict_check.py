@@ -115,7 +115,7 @@ class Predictor:
         own = scaling.Computing(
             ((row.batch, seconds["forward"], seconds["backward"], rest),), seconds["update"], ""
         )
-        without = self.modelled(row, "none", scaling.NO_LINK, own, x)
+        without = self.modelled(row, "none", pipeline.NO_LINK, own, x)
         own = scaling.with_waiting(own, [(seconds["step"], without)])
         return self.modelled(
             row, row.codec, pipeline.Link(BITS[row.rate], LATENCY, BURST[row.rate]), own, x

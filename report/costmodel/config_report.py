@@ -72,16 +72,18 @@ def waiting_of(computing, runs, elements, base, run_link):
             continue
         exchange = section(run.config, "exchange")
         emulated = links.emulated(exchange, f"{run.where}/config.yaml")
-        link = emulated or run_link or scaling.NO_LINK
+        link = emulated or run_link or pipeline.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
-        host, _ = scaling.host_for(codec, runs, elements, base)
+        host, _ = scaling.host_for(codec, runs, elements, base, run.adding)
         overlap = exchange.get("overlap", True)
         # An emulated link is one of ranks, whichever machine they are on.
-        blocks = local_steps.Blocks(run.block, emulated or scaling.NO_LINK) if run.block else None
+        blocks = local_steps.Blocks(run.block, emulated or pipeline.NO_LINK) if run.block else None
+        own = None if emulated else pipeline.NO_LINK
+        machines = pipeline.Blocks(run.adding, own, True) if run.adding else pipeline.SINGLE
         packs = plan.pack_bytes(run.config)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
-        step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config))
+        step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config), machines)
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -108,7 +110,6 @@ def sized(shown):
 def prediction(options):
     """A dictionary: what was assumed, and a row for each number of ranks, codec and way to synchronise."""
     config, sets = settings.read(options.config, options.set), tuple(options.set)
-    run_folder.check_collective(config, options.config)
     configured = program.show(options.config, sets)
     runs = [run_folder.read_enough(folder) for folder in options.run]
     same_network(runs, configured)
@@ -140,17 +141,16 @@ def prediction(options):
     for name, codec in codecs:
         shown = program.show(options.config, sets + codec_choice.settings_for(name, codec)) if codec else configured
         text = scaling.codec_of(shown)
-        host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
+        host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base, compared[-1].add)
         for k, local in batches.items():
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
                 if not way.problem(k):
-                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming)
-                    step = local_steps.mean_step(*given, *found)
-                    rows.append((name, way.label, step))
+                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming, way.machines(k, within))
+                    rows.append((name, way, local_steps.mean_step(*given, *found)))
     left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
     left_out += [
-        {"ranks": k, "sync": way.label, "reason": way.problem(k)}
+        {"ranks": k, "sync": way.sync or "every_step", "reason": way.problem(k)}
         for k in batches
         for way in compared
         if way.problem(k)
@@ -186,15 +186,16 @@ def local_batches(path, config, ranks):
 
 
 def document(options, shown, computing, runs, sources, link, rows, skipped):
-    plain = {step.ranks: step for name, sync, step in rows if name == "none" and not sync}
+    plain = {step.ranks: step for name, way, step in rows if name == "none" and way.is_usual}
     found = []
-    for name, sync, step in sorted(rows, key=lambda row: row[-1].ranks):
+    for name, way, step in sorted(rows, key=lambda row: row[-1].ranks):
         gain = plain[step.ranks].seconds / step.seconds
         found.append(
             {
                 "ranks": step.ranks,
                 "codec": name,
-                "sync": sync or "every_step",
+                "sync": way.sync or "every_step",
+                "collective": way.collective,
                 "exchanges_per_step": step.exchanges,
                 "local_batch": step.local_batch,
                 "step_s": step.seconds,
@@ -206,8 +207,9 @@ def document(options, shown, computing, runs, sources, link, rows, skipped):
                 "waiting_s": step.waiting,
                 "messages": step.messages,
                 "bytes_per_rank": step.bytes_per_rank,
+                "bytes_per_rank_to_other_machines": step.bytes_to_others,
                 "speedup_over_none": gain,
-                "verdict": verdicts.verdict(gain) if name != "none" or sync else None,
+                "verdict": None if name == "none" and way.is_usual else verdicts.verdict(gain),
             }
         )
     return {
@@ -229,6 +231,10 @@ def document(options, shown, computing, runs, sources, link, rows, skipped):
     }
 
 
+def megabytes(key):
+    return lambda row: f"{row[key] / 1e6:.2f}"
+
+
 # Heading, width, and the text of a row.
 COLUMNS = (
     ("batch", 6, lambda row: f"{row['local_batch']:g}"),
@@ -239,7 +245,7 @@ COLUMNS = (
     ("link", 8, lambda row: f"{row['link_busy_s']:.4f}"),
     ("exposed", 8, lambda row: f"{row['exposed_s']:.4f}"),
     ("waiting", 8, lambda row: f"{row['waiting_s']:.4f}"),
-    ("MB/rank", 8, lambda row: f"{row['bytes_per_rank'] / 1e6:.2f}"),
+    ("MB/rank", 8, megabytes("bytes_per_rank")),
     ("gain", 6, lambda row: f"{row['speedup_over_none']:.2f}"),
 )
 
@@ -257,9 +263,12 @@ def text(found):
             f"taken not to shrink with the batch"
         )
     columns = COLUMNS
+    if any(row["collective"] == "hierarchical" for row in rows):
+        first += "; MB/link: of MB/rank, those that leave a block of ranks"
+        columns = (*columns[:-1], ("MB/link", 8, megabytes("bytes_per_rank_to_other_machines")), columns[-1])
     if any(row["sync"] != "every_step" for row in rows):
         first += "; with local steps a step is the mean of the run's, and exch. the exchanges in it"
-        columns = (("exch.", 6, lambda row: f"{row['exchanges_per_step']:.3f}"), *COLUMNS)
+        columns = (("exch.", 6, lambda row: f"{row['exchanges_per_step']:.3f}"), *columns)
     width = max(34, *(len(verdicts.label_of(row)) for row in rows))
     lines = [first, ""]
     lines.append(" ".join([f"ranks  {'codec':<{width}}", *(f"{name:>{size}}" for name, size, _ in columns)]))

@@ -2,7 +2,7 @@
 
 import re
 
-from costmodel import pipeline, scaling
+from costmodel import pipeline
 from costmodel.errors import CostModelError
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -41,7 +41,7 @@ def emulated(exchange, where):
     bandwidth = quantity(link, "bandwidth", BANDWIDTHS, where)
     latency = quantity(link, "latency", LATENCIES, where)
     if not bandwidth:
-        return pipeline.Link(scaling.NO_LINK.bandwidth, latency) if latency else None
+        return pipeline.Link(pipeline.NO_LINK.bandwidth, latency) if latency else None
     burst = quantity(link, "burst", BURSTS, where) or max(65536.0, bandwidth / 8 * 2.1e-3)
     return pipeline.Link(bandwidth, latency, burst)
 

@@ -14,7 +14,7 @@ class Blocks:
     """Of hierarchical_local_sgd."""
 
     ranks: int  # of a block
-    link: pipeline.Link = scaling.NO_LINK  # within it
+    link: pipeline.Link = pipeline.NO_LINK  # within it
 
 
 ALL_AT_ONCE = fragments.Streaming()
@@ -22,22 +22,25 @@ ALL_AT_ONCE = fragments.Streaming()
 
 def mean_step(
     shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes, exchanges, blocks=None,
-    streaming=ALL_AT_ONCE,
+    streaming=ALL_AT_ONCE, machines=pipeline.SINGLE,
 ):
-    """A scaling.Step. `exchanges`: how often ranks exchange in how many steps, with all fragments' turns as one; for
-    the rest see scaling.predict."""
-    every = scaling.predict(shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes)
+    """A scaling.Step. `exchanges`: how often ranks exchange in how many steps, with all fragments' turns as one;
+    `blocks` of hierarchical_local_sgd, and those of the exchange in `machines`; for the rest see scaling.predict."""
+    every = scaling.predict(shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes, machines)
     if exchanges.gradients == exchanges.steps:
         return every
-    alone = scaling.Step(ranks, codec, local_batch, every.computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
+    alone = scaling.Step(ranks, codec, local_batch, every.computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0)
     local = exchanges.steps - exchanges.gradients
     parts = [(exchanges.gradients, every), (local, alone)]
     exchange = Exchange(shown, alone, computing, host, pack_bytes, local / max(1, exchanges.total - exchanges.gradients))
     if exchanges.within:
-        parts.append((exchanges.within, exchange.synchronisation(blocks.ranks, blocks.link)))
+        within = exchange.synchronisation(blocks.ranks, blocks.link, machines.within(blocks.ranks))
+        if blocks.ranks <= machines.size:
+            within = replace(within, bytes_to_others=0.0)
+        parts.append((exchanges.within, within))
     interval = fragments.question_interval(alone.computation)
     while True:
-        everywhere = exchange.synchronisation(ranks, link, streaming, interval)
+        everywhere = exchange.synchronisation(ranks, link, machines, streaming, interval)
         step = mean([*parts, (exchanges.everywhere, everywhere)], alone, exchanges.steps)
         fewer = fragments.question_interval(step.seconds)
         if fewer >= interval:
@@ -61,7 +64,7 @@ class Exchange:
     pack_bytes: int
     apart: float
 
-    def synchronisation(self, members, link, streaming=ALL_AT_ONCE, interval=1):
+    def synchronisation(self, members, link, machines, streaming=ALL_AT_ONCE, interval=1):
         """What it adds to the steps, where so many ranks synchronise with each other: the exchanges of all fragments,
         which nothing hides but the steps of a delay, and waiting for the last rank. `interval`: see
         fragments.Streaming."""
@@ -71,17 +74,18 @@ class Exchange:
         alone = replace(self.step, computation=update, exchanges=float(len(turns)))
         if members == 1 and self.step.codec == "{kind: none}":
             return alone
-        added = [self.turn(members, link, streaming, interval, tensors, numbers) for numbers in turns]
+        added = [self.turn(members, link, machines, streaming, interval, tensors, numbers) for numbers in turns]
         sums = {name: sum(one[name] for one in added) for name in added[0]}
-        sent = 2 * sum(t.wire_bytes for t in tensors) * (members - 1) / members
-        return replace(alone, bytes_per_rank=sent, **sums)
+        wire = sum(t.wire_bytes for t in tensors)
+        sent, to_others = plan.bytes_of_a_rank(wire, self.shown["parameters"], members, machines)
+        return replace(alone, bytes_per_rank=sent, bytes_to_others=to_others, **sums)
 
-    def turn(self, members, link, streaming, interval, tensors, numbers):
+    def turn(self, members, link, machines, streaming, interval, tensors, numbers):
         """Of the tensors with these numbers."""
         units = plan.make_plan(tensors, members, self.pack_bytes, numbers)
         # The link has rested since the turn before, so that a burst leaves at once.
         pause = self.apart / streaming.fragments * self.step.computation
-        times = pipeline.simulate(units, [pause] * len(units), members, link, self.host)
+        times = pipeline.simulate(units, [pause] * len(units), members, link, self.host, machines)
         end, late = times.end - pause, self.computing.waits(members) * self.step.computation
         exposed = streaming.seen(end, self.step.computation, interval)
         waiting = streaming.seen(end + late, self.step.computation, interval) - exposed
@@ -91,5 +95,5 @@ class Exchange:
             "link_busy": times.sending,
             "exposed": exposed,
             "waiting": waiting + self.host.share * hidden,
-            "messages": plan.messages(units, members) * (self.step.ranks // members),
+            "messages": plan.messages(units, members, machines) * (self.step.ranks // members),
         }

@@ -17,6 +17,26 @@ class Link:
         return 8 * payload * self.HEADERS / self.bandwidth
 
 
+NO_LINK = Link(1e13, 0.0)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Ranks of one machine, where so many are."""
+
+    size: int = 1  # ranks of each
+    link: Link | None = NO_LINK  # between them; None: a rank's link to the others
+    add: bool = False  # their gradients first, as the collective hierarchical does
+
+    def within(self, ranks):
+        """Those of an exchange of so many ranks, which are a block of hierarchical_local_sgd. One block has nothing to
+        add: it exchanges as reduce_broadcast does."""
+        return self if self.add and self.size < ranks else SINGLE
+
+
+SINGLE = Blocks()
+
+
 @dataclass(frozen=True)
 class Host:
     """What the exchange's thread needs."""
@@ -26,6 +46,8 @@ class Host:
     message: float = 20e-6  # s per message, sent or received
     copy: float = 0.2e-9  # s per byte, sent or received
     share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
+    divide: float = 0.0  # s per value that is copied for another rank of the block
+    add: float = 0.0  # s per value of a block's gradients
 
 
 @dataclass(frozen=True)
@@ -35,51 +57,84 @@ class Times:
     sending: float  # that the link is busy
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What a rank does with a unit once all messages of the stage before are here."""
+
+    coding: float  # seconds
+    sent: tuple = (0.0, 0.0)  # bytes to other blocks, and within the own one
+    messages: float = 0.0  # sent
+
+
+def stages_of(unit, ranks, host, blocks):
+    """All but the last send something."""
+    n, wire, count = unit.elements, unit.wire_bytes, ranks // blocks.size
+    if not blocks.add:
+        within = (blocks.size - 1) / ranks
+        part = 1 - blocks.size / ranks
+        round_ = (wire * part, wire * within), unit.messages * (part + within)
+        return [
+            Stage(n * host.encode, *round_),
+            Stage(n * (host.decode + host.encode / ranks), *round_),
+            Stage(n * host.decode),
+        ]
+    own, others = n / blocks.size, (count - 1) / count  # the values at one place; of its owners
+    contribution = (wire / blocks.size * others, 0.0), unit.messages / blocks.size * others
+    members = blocks.size - 1
+    return [
+        Stage(n * host.divide, (0.0, 4 * own * members), members),
+        Stage(n * host.add + own * host.encode, *contribution),
+        Stage(own * host.decode + n / ranks * host.encode, *contribution),
+        Stage(0.0, (0.0, wire / blocks.size * members), members),
+        Stage(n * host.decode),
+    ]
+
+
 class Flight:
-    def __init__(self, unit):
-        self.unit = unit
-        self.stage = "reduce"
+    def __init__(self, stages):
+        self.stages = stages
+        self.next = 0
         self.at = 0.0  # when the messages of its next stage have arrived
 
 
-def simulate(units, ready, ranks, link, host):
+def simulate(units, ready, ranks, link, host, blocks=SINGLE):
     """`ready`: when each unit's last tensor is final. Times in seconds from the start of the step."""
-    share = (ranks - 1) / ranks  # of a unit's messages and bytes, that a rank sends or receives in one round
-    clock = sending = coding = free = 0.0  # free: when the link has sent all it was given
+    links = (link, blocks.link or link)
+    free = [0.0, 0.0]  # when each link has sent all it was given
+    clock = sending = coding = 0.0
     flights, waiting = [], 0
 
-    def send(unit):
-        nonlocal free, sending
-        seconds = link.seconds(share * unit.wire_bytes)
-        sending += seconds
-        free = max(free, clock - link.seconds(link.burst) / Link.HEADERS) + seconds
-        return max(clock, free) + (link.latency if ranks > 1 else 0.0)
+    def send(payload, which):
+        """When it arrives."""
+        nonlocal sending
+        own, queue = links[which], which if blocks.link else 0
+        seconds = own.seconds(payload)
+        if queue == 0:
+            sending += seconds
+        free[queue] = max(free[queue], clock - own.seconds(own.burst) / Link.HEADERS) + seconds
+        return max(clock, free[queue]) + (own.latency if ranks > 1 else 0.0)
 
-    def work(seconds, unit, directions):
-        """Coding, and the messages of so many directions: encoding sends, reducing receives and sends,
-        decoding receives."""
+    def go_on(flight):
+        """Coding and messages of the next stage: those that have come, and those that it sends."""
         nonlocal clock, coding
-        coding += seconds
-        moved = host.message * unit.messages + host.copy * unit.wire_bytes
-        clock += seconds + directions * share * moved
+        stage = flight.stages[flight.next]
+        moved = [stage] + [flight.stages[flight.next - 1]] * (flight.next > 0)
+        coding += stage.coding
+        clock += stage.coding + sum(host.message * s.messages + host.copy * sum(s.sent) for s in moved)
+        flight.next += 1
+        flight.at = max([clock, *(send(payload, i) for i, payload in enumerate(stage.sent) if payload)])
+        return flight.next < len(flight.stages)
 
     while flights or waiting < len(units):
         able = next((f for f in flights if f.at <= clock), None)
         can_start = waiting < len(units) and len(flights) < IN_FLIGHT and ready[waiting] <= clock
         if able:
-            unit = able.unit
-            if able.stage == "reduce":
-                work(unit.elements * (host.decode + host.encode / ranks), unit, 2)
-                able.at, able.stage = send(unit), "decode"
-            else:
-                work(unit.elements * host.decode, unit, 1)
+            if not go_on(able):
                 flights.remove(able)
         elif can_start:
-            flight = Flight(units[waiting])
+            flights.append(Flight(stages_of(units[waiting], ranks, host, blocks)))
             waiting += 1
-            work(flight.unit.elements * host.encode, flight.unit, 1)
-            flight.at = send(flight.unit)
-            flights.append(flight)
+            go_on(flights[-1])
         else:
             times = [f.at for f in flights]
             if waiting < len(units) and len(flights) < IN_FLIGHT:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import buckets
 import yaml
 
+from costmodel import pipeline
+
 PACK_BYTES = 256 << 10  # of float32
 STAGED_PACK_BYTES = 2 << 20  # on a GPU, where messages travel through the host's memory
 CHUNK_BYTES = 1 << 20  # of a rank's stripe
@@ -17,6 +19,7 @@ class Unit:
     wire_bytes: float = 0.0  # of one encoded copy
     messages: int = 0  # that one rank would send in round 1 if it also sent its own part
     tensors: tuple = ()  # numbers, in the network's order
+    owners: frozenset = frozenset()  # ranks to which these go; known of a plan's units
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,10 @@ def stripe_buckets(tensor, ranks):
     return [count * (r + 1) // ranks - count * r // ranks for r in range(ranks)]
 
 
-def owners(tensor, number, ranks):
-    return {(r + number) % ranks for r, n in enumerate(stripe_buckets(tensor, ranks)) if n}
+def owners_of(buckets_of_stripes, number):
+    """Of stripes that are not empty, of the tensor with this number."""
+    ranks = len(buckets_of_stripes)
+    return frozenset((r + number) % ranks for r, n in enumerate(buckets_of_stripes) if n)
 
 
 def pack_bytes(config):
@@ -59,14 +64,14 @@ def pack_bytes(config):
 def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
     """Units in the order in which backward announces tensors: the last one first. `numbers`: of these tensors
     only."""
-    units, pack, packed_owners = [], Unit(), set()
+    units, pack = [], Unit()
 
     def close():
-        nonlocal pack, packed_owners
+        nonlocal pack
         if pack.tensors:
-            pack.messages = len(packed_owners)
+            pack.messages = len(pack.owners)
             units.append(pack)
-        pack, packed_owners = Unit(), set()
+        pack = Unit()
 
     for number in reversed(range(len(tensors)) if numbers is None else numbers):
         tensor = tensors[number]
@@ -76,7 +81,7 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
             pack.elements += tensor.elements
             pack.wire_bytes += tensor.wire_bytes
             pack.tensors += (number,)
-            packed_owners |= owners(tensor, number, ranks)
+            pack.owners |= owners_of(stripe_buckets(tensor, ranks), number)
             if 4 * pack.elements >= pack_bytes:
                 close()
             continue
@@ -85,12 +90,27 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
         a_chunk = max(1, chunk_bytes // (4 * tensor.bucket))
         chunks = 1 if tensor.has_table else -(-max(stripes) // a_chunk)
         for i in range(chunks):
-            messages = sum(s * (i + 1) // chunks > s * i // chunks for s in stripes)
-            units.append(Unit(tensor.elements // chunks, tensor.wire_bytes / chunks, messages, (number,)))
+            to = owners_of([s * (i + 1) // chunks - s * i // chunks for s in stripes], number)
+            units.append(Unit(tensor.elements // chunks, tensor.wire_bytes / chunks, len(to), (number,), to))
     close()
     return units
 
 
-def messages(units, ranks):
+def messages(units, ranks, blocks=pipeline.SINGLE):
     """Of all ranks in a step."""
-    return 2 * (ranks - 1) * sum(unit.messages for unit in units)
+    if not blocks.add:
+        return 2 * (ranks - 1) * sum(unit.messages for unit in units)
+    count = ranks // blocks.size
+    between = sum(2 * (count - 1) * unit.messages for unit in units)
+    # In each block: the shares of each place, and its means that are handed on.
+    places = sum(len({rank % blocks.size for rank in unit.owners}) for unit in units)
+    return between + 2 * count * (blocks.size - 1) * places
+
+
+def bytes_of_a_rank(wire, elements, ranks, blocks=pipeline.SINGLE):
+    """(what it sends in an exchange, the part of it that goes to other blocks), from the bytes of an encoded copy."""
+    if not blocks.add:
+        return 2 * wire * (ranks - 1) / ranks, 2 * wire * (ranks - blocks.size) / ranks
+    count = ranks // blocks.size
+    between = 2 * wire / blocks.size * (count - 1) / count
+    return between + (wire + 4 * elements) * (blocks.size - 1) / blocks.size, between

@@ -49,6 +49,7 @@ class Measured:
     seconds: dict  # of a step, by part; update: without that of synchronisations
     exchanges: synchronisation.Exchanges = synchronisation.EVERY_STEP  # in these steps
     block: int | None = None  # ranks of a block of hierarchical_local_sgd
+    adding: int | None = None  # of one of the collective hierarchical, if that has one
     steps: int = 1  # that were measured
     is_cold: bool = False  # the run's first step is one of them
 
@@ -78,11 +79,6 @@ def batch_size(config, ranks, path):
     if size is None:
         raise CostModelError(f"{path}: train.batch_size gives no positive whole number for {ranks} ranks")
     return size
-
-
-def check_collective(config, path):
-    if section(config, "exchange").get("collective") == "hierarchical":
-        raise CostModelError(f"{path}: exchange.collective: hierarchical is not predicted yet; reduce_broadcast is")
 
 
 def environment_of(folder):
@@ -197,8 +193,6 @@ def read(folder):
     epochs_path = os.path.join(folder, "metrics.jsonl")
     read_text(epochs_path)
     config, (ranks, machines) = read_yaml(config_path), environment_of(folder)
-    if ranks > 1:
-        check_collective(config, config_path)
     batch = batch_size(config, ranks, config_path)
     epochs = finished_epochs(folder, batch)
     rest = unfinished_epoch(folder, len(epochs), ranks, batch)
@@ -230,4 +224,9 @@ def read(folder):
     block = synchronisation.block_size(config, ranks, machines)
     if found.within and not block:
         raise CostModelError(f"{config_path}: sync.ranks_per_block does not divide {ranks} ranks")
-    return Measured(folder, ranks, batch, config, seconds, found, block, round(steps), first == start)
+    adding = None
+    if ranks > 1 and section(config, "exchange").get("collective") == "hierarchical":
+        adding = synchronisation.block_size(config, ranks, machines, "exchange")
+        if not adding:
+            raise CostModelError(f"{config_path}: exchange.ranks_per_block does not divide {ranks} ranks")
+    return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start)

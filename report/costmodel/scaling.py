@@ -10,7 +10,6 @@ import program
 
 from costmodel import pipeline, plan
 
-NO_LINK = pipeline.Link(1e13, 0.0)
 # Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.
 CODING_SHARE = 0.5
 # Of forward and backward, that does not shrink with the batch, where one batch was measured.
@@ -87,13 +86,16 @@ def measured_host(run, elements):
     return run.seconds["encode"] / encoded, run.seconds["decode"] / decoded
 
 
-def host_for(codec, runs, elements, base):
+def host_for(codec, runs, elements, base, add=False):
     """Coding rates of a codec (as text): of the runs that used it, else of the bench,
-    scaled by what runs took over it.
+    scaled by what runs took over it. `add`: also those of blocks that add their gradients.
     """
+    if add:
+        float32, _ = host_for("{kind: none}", runs, elements, base)
+        base = replace(base, divide=float32.encode, add=float32.decode)
     rates = {}
     for run in runs:
-        if run.ranks > 1 and run.exchanges.total:
+        if run.ranks > 1 and run.exchanges.total and not run.adding:  # whose seconds are also of copies and sums
             rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
                 measured_host(run, elements)
             )
@@ -153,6 +155,7 @@ class Step:
     waiting: float  # for other ranks, and for cores that code
     messages: int
     bytes_per_rank: float
+    bytes_to_others: float  # of them, to other machines
     exchanges: float = 1.0
 
     @property
@@ -165,23 +168,25 @@ class Step:
 
 
 def predict(
-    shown, codec, ranks, local_batch, computing, link, host, overlap=True, pack_bytes=plan.PACK_BYTES
+    shown, codec, ranks, local_batch, computing, link, host, overlap=True, pack_bytes=plan.PACK_BYTES,
+    blocks=pipeline.SINGLE,
 ):
-    """A Step. `shown`: `lpsgd show --json` with this codec."""
+    """A Step. `shown`: `lpsgd show --json` with this codec; `link`: of each rank, to ranks of other machines."""
     forward, backward, rest = computing.at(local_batch)
     computation = forward + backward + rest + computing.update
     tensors = plan.planned(shown)
     units = plan.make_plan(tensors, ranks, pack_bytes)
     wire = sum(t.wire_bytes for t in tensors)
     if ranks == 1 and codec == "{kind: none}":
-        return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
-    times = pipeline.simulate(units, ready_times(shown, units, forward, backward, overlap), ranks, link, host)
+        return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
+    ready = ready_times(shown, units, forward, backward, overlap)
+    times = pipeline.simulate(units, ready, ranks, link, host, blocks)
     exposed = max(0.0, times.end - forward - backward)
     hidden = max(0.0, times.coding - exposed)
     waiting = computing.waits(ranks) * computation + host.share * hidden
-    sent = 2 * wire * (ranks - 1) / ranks
+    sent = plan.bytes_of_a_rank(wire, shown["parameters"], ranks, blocks)
     return Step(ranks, codec, local_batch, computation, times.coding, times.sending, exposed, waiting,
-                plan.messages(units, ranks), sent)
+                plan.messages(units, ranks, blocks), *sent)
 
 
 def with_waiting(computing, measured):

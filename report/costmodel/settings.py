@@ -22,6 +22,7 @@ READ = (
     "train.recompute",
     "schedule.decay",
     "exchange.collective",
+    "exchange.ranks_per_block",
     "exchange.transport",
     "exchange.overlap",
     "exchange.device_pointers",

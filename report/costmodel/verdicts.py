@@ -15,8 +15,10 @@ def verdict(gain):
 
 
 def label_of(row):
-    """Codec and way to synchronise."""
-    return row["codec"] if row["sync"] == "every_step" else f"{row['codec']}, {row['sync']}"
+    """Codec, collective and way to synchronise, as far as they are not the usual ones."""
+    collective, sync = row["collective"], row["sync"]
+    parts = [row["codec"], *[collective] * (collective != "reduce_broadcast"), *[sync] * (sync != "every_step")]
+    return ", ".join(parts)
 
 
 def lines(rows):

@@ -1,5 +1,5 @@
-"""The ways to synchronise that `lpsgd predict CONFIG` compares: every step, and the configured one or those
-of --sync.
+"""What `lpsgd predict CONFIG` compares, for each codec: ways to synchronise (every step, and the configured one or
+those of --sync), and the collectives reduce_broadcast and hierarchical, if that is configured.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,25 @@ import yaml
 from configuration import section
 from yaml import YAMLError
 
-from costmodel import fragments, links, local_steps, scaling
+from costmodel import fragments, links, local_steps, pipeline
 from costmodel.errors import CostModelError
 
 
 @dataclass(frozen=True)
 class Way:
-    label: str  # empty: an exchange in every step
     settings: dict  # the configuration with it
+    sync: str = ""  # empty: an exchange in every step
+    machine: int = 1  # ranks of one, as far as that matters
+    add: bool = False  # they add their gradients first: the collective hierarchical
+
+    @property
+    def is_usual(self):
+        """That which the others are compared with."""
+        return not self.sync and not self.add
+
+    @property
+    def collective(self):
+        return "hierarchical" if self.add else "reduce_broadcast"
 
     def exchanges(self, ranks, local_batch):
         """Of the whole run."""
@@ -37,10 +48,18 @@ class Way:
         size = synchronisation.block_size(self.settings, ranks, [])
         return local_steps.Blocks(size, link) if size else None
 
+    def machines(self, ranks, link):
+        return pipeline.Blocks(self.machine, link, self.add) if ranks % self.machine == 0 else pipeline.SINGLE
+
     def problem(self, ranks):
         """Why so many ranks cannot have it, or nothing."""
-        if self.is_of_blocks and not synchronisation.block_size(self.settings, ranks, []):
-            return f"{self.label}: {ranks} ranks cannot be divided into such blocks"
+        size = synchronisation.block_size(self.settings, ranks, [])
+        if self.is_of_blocks and not size:
+            return f"{self.sync}: {ranks} ranks cannot be divided into such blocks"
+        if self.add and ranks % self.machine:
+            return f"hierarchical: {ranks} ranks cannot be divided into blocks of {self.machine}"
+        if self.add and self.is_of_blocks and size % self.machine and self.machine % size:
+            return f"{self.sync}: its blocks lie across those of the exchange, of {self.machine} ranks"
         return ""
 
     @property
@@ -49,11 +68,14 @@ class Way:
 
 
 def ways_of(options, config):
-    """The first one is every_step."""
+    """The first one is the usual one."""
+    machine = machine_of(options, config)
+    add = machine is not None
     given = [sync_of(options, text) for text in options.sync] or [section(config, "sync")]
-    ways = [Way("", {**config, "sync": {"kind": "every_step"}})]
+    every = {**config, "sync": {"kind": "every_step"}}
+    ways = [Way(every, "", machine or 1)] + [Way(every, "", machine, True)] * add
     for sync in given:
-        way = Way(words.sync_text(sync), {**config, "sync": sync})
+        way = Way({**config, "sync": sync}, words.sync_text(sync), machine or 1, add)
         if synchronisation.kind_of(way.settings) == "every_step":
             continue
         if way.is_of_blocks and not isinstance(sync.get("ranks_per_block"), int):
@@ -64,6 +86,20 @@ def ways_of(options, config):
             )
         ways.append(way)
     return ways
+
+
+def machine_of(options, config):
+    """Ranks of a block of the collective hierarchical; None with another collective."""
+    exchange = section(config, "exchange")
+    if exchange.get("collective") != "hierarchical":
+        return None
+    size = synchronisation.whole(exchange, "ranks_per_block", None)
+    if size is None:
+        raise CostModelError(
+            f"{options.config}: exchange.ranks_per_block: how many ranks a node has is not known here; "
+            f"give the number: --set exchange.ranks_per_block=N"
+        )
+    return size
 
 
 def sync_of(options, text):
@@ -81,4 +117,4 @@ def sync_of(options, text):
 
 
 def block_link(options):
-    return links.link_of(options.block_link, "--block-link") if options.block_link else scaling.NO_LINK
+    return links.link_of(options.block_link, "--block-link") if options.block_link else pipeline.NO_LINK

@@ -110,7 +110,8 @@ class CostModel:
         batch = run.batch_size
         if not known or not batch or (found.within and not block_size(run, self.hosts)):
             return None
-        if is_hierarchical(run) and run.ranks > 1:  # the cost model does not know it
+        adding = block_size(run, self.hosts, "exchange") if is_hierarchical(run) and run.ranks > 1 else 1
+        if not adding:
             return None
         try:
             from costmodel import fragments, links, local_steps, pipeline, plan, scaling
@@ -124,9 +125,9 @@ class CostModel:
         try:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
-            host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
+            host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0), adding > 1)
             # Without a link messages stay inside one machine: their cost is the host's.
-            wire = links.emulated(section(run.settings, "exchange"), run.config) or scaling.NO_LINK
+            wire = links.emulated(section(run.settings, "exchange"), run.config) or pipeline.NO_LINK
             return local_steps.mean_step(
                 shown,
                 codec,
@@ -140,6 +141,7 @@ class CostModel:
                 found,
                 local_steps.Blocks(block_size(run, self.hosts), wire) if found.within else None,
                 fragments.streaming_of(run.settings),
+                pipeline.Blocks(adding, None, True) if adding > 1 else pipeline.SINGLE,
             ).seconds
         except UserError:
             return None

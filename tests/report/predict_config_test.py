@@ -166,7 +166,7 @@ class Waiting(unittest.TestCase):
 
     def step(self, computing, ranks, host, overlap=True):
         codec = scaling.codec_of(self.shown)
-        return scaling.predict(self.shown, codec, ranks, 8, computing, scaling.NO_LINK, host, overlap)
+        return scaling.predict(self.shown, codec, ranks, 8, computing, pipeline.NO_LINK, host, overlap)
 
     def test_what_a_run_took_longer(self):
         host = pipeline.Host(0.0, 0.0, 0.0, 0.0)

@@ -18,7 +18,7 @@ class Links(TrainedTest):
     def test_runs_with_and_without_a_link(self):
         for name, given, expected in (
             ("none", None, None),
-            ("latency", "{latency: 1ms}", (scaling.NO_LINK.bandwidth, 1e-3, 0.0)),
+            ("latency", "{latency: 1ms}", (pipeline.NO_LINK.bandwidth, 1e-3, 0.0)),
             ("bandwidth", "{bandwidth: 1Gbit}", (1e9, 0.0, 262500.0)),
             ("slow", "{bandwidth: 100Mbit}", (1e8, 0.0, 65536.0)),
             ("all", "{bandwidth: 1.5Gbit, latency: 30us, burst: 2097152B}", (1.5e9, 30 * 1e-6, 2097152.0)),
@@ -57,21 +57,6 @@ class Resumed(TrainedTest):
         environment.write_text(environment.read_text().replace('"ranks": 4', '"ranks": 2'))
         with self.assertRaisesRegex(CostModelError, "run: was resumed with 2 ranks, but no epoch is finished with so"):
             run_folder.read(str(folder))
-
-
-class Hierarchical(TrainedTest):
-    def test_it_is_refused(self):
-        folder = self.train("run", "exchange.collective=hierarchical")
-        words = ("--link", "1Gbit,50us", "--ranks", "2", "--step-seconds", "1")
-        refusal = "exchange.collective: hierarchical is not predicted yet; reduce_broadcast is\n"
-        self.assertEqual(
-            predict(str(self.config), *words, "--set", "exchange.collective=hierarchical"),
-            (2, "", f"lpsgd: error: {self.config}: {refusal}"),
-        )
-        self.assertEqual(
-            predict(str(self.config), *words[:4], "--run", str(folder)),
-            (2, "", f"lpsgd: error: {folder}/config.yaml: {refusal}"),
-        )
 
 
 class Steps(TrainedTest):

@@ -113,7 +113,7 @@ class Estimate(StudyTest):
                 rest = estimate.exchanges(run)
                 estimate.CostModel(runs, folders, 1).seconds_per_step(run, shown[run.digest], rest)
                 found.append(simulate.call_args.args[3])
-        fast = scaling.NO_LINK.bandwidth
+        fast = pipeline.NO_LINK.bandwidth
         self.assertEqual(
             [(link.bandwidth, link.latency, link.burst) for link in found],
             [(fast, 0, 0), (fast, 1e-3, 0), (1e9, 1e-3, 262500), (1e9, 1e-3, 2e6)],
