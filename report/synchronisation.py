@@ -130,6 +130,11 @@ def block_size(settings, ranks, machines, of="sync"):
     return size if size and ranks % size == 0 else None
 
 
+def lie_across(one, other):
+    """Blocks of `one` and of `other` ranks: neither are several of the others."""
+    return one % other != 0 and other % one != 0
+
+
 def copies(ranks, found, block=None, adding=1):
     """Encoded copies of the network that all ranks send together in the steps of `found`. `block`: ranks of a
     block of hierarchical_local_sgd; `adding`: of one that adds its gradients first, as the collective hierarchical

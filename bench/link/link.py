@@ -12,7 +12,7 @@ iproute2 and MPICH.
     link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
     link.py blocks --out FOLDER     gradients added within a host first, or not: ResNet-20, four ranks on two
-                                    hosts, 100 Mbit/s and 1 Gbit/s
+                                    hosts, 100 Mbit/s and 1 Gbit/s, and on one host without a link
     link.py local --out FOLDER      local SGD, 8 steps, none and EF-sign, beside PyTorch's post-local SGD:
                                     AlexNet at 32 and ResNet-20 at 64 a rank, 1 Gbit/s
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
@@ -95,7 +95,9 @@ def rows_of(options):
             for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])
         ]
     if options.point == "blocks":
-        return [
+        alone = [Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=4, rate="", over="local", codec=codec)
+                 for codec in ("none", "qsgd4")]
+        return alone + [
             Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=4, rate=rate, codec=codec, per_host=2,
                 hierarchical=hierarchical)
             for rate in ("100mbit", "1gbit")
@@ -288,6 +290,8 @@ def against_two_ranks(r, everything):
 
 
 def cable_of_step(r, _):
+    if r["cable_bytes"] is None:
+        return ""
     sent = r["cable_bytes"] - r["start_bytes"]
     return f"{sent / (2 * r['steps']) / 1e6:.3f} MB"  # of two epochs
 

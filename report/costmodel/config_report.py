@@ -75,12 +75,12 @@ def waiting_of(computing, runs, elements, base, run_link):
         link = emulated or run_link or pipeline.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
-        host, _ = scaling.host_for(codec, runs, elements, base, run.adding)
+        host, _ = scaling.host_for(codec, runs, elements, base, run.adding > 1)
         overlap = exchange.get("overlap", True)
         # An emulated link is one of ranks, whichever machine they are on.
         blocks = local_steps.Blocks(run.block, emulated or pipeline.NO_LINK) if run.block else None
         own = None if emulated else pipeline.NO_LINK
-        machines = pipeline.Blocks(run.adding, own, True) if run.adding else pipeline.SINGLE
+        machines = pipeline.Blocks(run.adding, own, run.adding > 1)
         packs = plan.pack_bytes(run.config)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
         step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config), machines)
@@ -146,15 +146,14 @@ def prediction(options):
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
                 if not way.problem(k):
-                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming, way.machines(k, within))
+                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming, way.machines(within))
                     rows.append((name, way, local_steps.mean_step(*given, *found)))
     left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
-    left_out += [
-        {"ranks": k, "sync": way.sync or "every_step", "reason": way.problem(k)}
-        for k in batches
-        for way in compared
-        if way.problem(k)
-    ]
+    if not rows:
+        raise CostModelError(f"{options.config}: {compared[0].problem(next(iter(batches)))}")
+    problems = [(k, way.problem(k), way.sync or "every_step") for k in batches for way in compared]
+    problems = {(k, reason): sync for k, reason, sync in reversed(problems) if reason}  # said once
+    left_out += [{"ranks": k, "sync": sync, "reason": reason} for (k, reason), sync in reversed(problems.items())]
     return document(options, configured, computing, runs, sources, link, rows, left_out)
 
 
@@ -207,7 +206,7 @@ def document(options, shown, computing, runs, sources, link, rows, skipped):
                 "waiting_s": step.waiting,
                 "messages": step.messages,
                 "bytes_per_rank": step.bytes_per_rank,
-                "bytes_per_rank_to_other_machines": step.bytes_to_others,
+                "bytes_per_rank_to_other_machines": step.bytes_to_others if way.machine > 1 else None,
                 "speedup_over_none": gain,
                 "verdict": None if name == "none" and way.is_usual else verdicts.verdict(gain),
             }

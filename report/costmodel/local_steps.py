@@ -34,9 +34,11 @@ def mean_step(
     parts = [(exchanges.gradients, every), (local, alone)]
     exchange = Exchange(shown, alone, computing, host, pack_bytes, local / max(1, exchanges.total - exchanges.gradients))
     if exchanges.within:
-        within = exchange.synchronisation(blocks.ranks, blocks.link, machines.within(blocks.ranks))
-        if blocks.ranks <= machines.size:
-            within = replace(within, bytes_to_others=0.0)
+        crosses = 1 < machines.size < blocks.ranks  # from one machine to another
+        of_block = link if crosses else blocks.link
+        within = exchange.synchronisation(blocks.ranks, of_block, machines.within(blocks.ranks))
+        if machines.size > 1 and not crosses:
+            within = replace(within, bytes_to_others=0.0, link_busy=0.0)
         parts.append((exchanges.within, within))
     interval = fragments.question_interval(alone.computation)
     while True:

@@ -29,9 +29,9 @@ class Blocks:
     add: bool = False  # their gradients first, as the collective hierarchical does
 
     def within(self, ranks):
-        """Those of an exchange of so many ranks, which are a block of hierarchical_local_sgd. One block has nothing to
-        add: it exchanges as reduce_broadcast does."""
-        return self if self.add and self.size < ranks else SINGLE
+        """Those of an exchange of so many ranks, which are a block of hierarchical_local_sgd. On one machine it is
+        always that of reduce_broadcast."""
+        return self if self.size < ranks else SINGLE
 
 
 SINGLE = Blocks()
@@ -46,8 +46,8 @@ class Host:
     message: float = 20e-6  # s per message, sent or received
     copy: float = 0.2e-9  # s per byte, sent or received
     share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
-    divide: float = 0.0  # s per value that is copied for another rank of the block
-    add: float = 0.0  # s per value of a block's gradients
+    divide: float = 0.0  # s per value that is copied into a share of the block's gradients
+    add: float = 0.0  # s per value of such a share
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Measured:
     seconds: dict  # of a step, by part; update: without that of synchronisations
     exchanges: synchronisation.Exchanges = synchronisation.EVERY_STEP  # in these steps
     block: int | None = None  # ranks of a block of hierarchical_local_sgd
-    adding: int | None = None  # of one of the collective hierarchical, if that has one
+    adding: int = 1  # ranks of a block of the collective hierarchical
     steps: int = 1  # that were measured
     is_cold: bool = False  # the run's first step is one of them
 
@@ -224,9 +224,18 @@ def read(folder):
     block = synchronisation.block_size(config, ranks, machines)
     if found.within and not block:
         raise CostModelError(f"{config_path}: sync.ranks_per_block does not divide {ranks} ranks")
-    adding = None
-    if ranks > 1 and section(config, "exchange").get("collective") == "hierarchical":
-        adding = synchronisation.block_size(config, ranks, machines, "exchange")
-        if not adding:
-            raise CostModelError(f"{config_path}: exchange.ranks_per_block does not divide {ranks} ranks")
+    adding = adding_of(config, ranks, machines, folder)
     return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start)
+
+
+def adding_of(config, ranks, machines, folder):
+    """Ranks of a block of the collective hierarchical; 1 without it."""
+    if ranks == 1 or section(config, "exchange").get("collective") != "hierarchical":
+        return 1
+    size = synchronisation.block_size(config, ranks, machines, "exchange")
+    if not size:
+        raise CostModelError(
+            f"{folder}/environment.json: the hosts do not tell the blocks of the collective hierarchical: the ranks of a "
+            "machine are not consecutive, or machines have different numbers of them"
+        )
+    return size

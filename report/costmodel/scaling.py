@@ -95,7 +95,7 @@ def host_for(codec, runs, elements, base, add=False):
         base = replace(base, divide=float32.encode, add=float32.decode)
     rates = {}
     for run in runs:
-        if run.ranks > 1 and run.exchanges.total and not run.adding:  # whose seconds are also of copies and sums
+        if run.ranks > 1 and run.exchanges.total and run.adding == 1:  # others' seconds are also of copies and sums
             rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
                 measured_host(run, elements)
             )

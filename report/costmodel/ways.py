@@ -2,7 +2,7 @@
 those of --sync), and the collectives reduce_broadcast and hierarchical, if that is configured.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import program
 import run_length
@@ -20,7 +20,7 @@ from costmodel.errors import CostModelError
 class Way:
     settings: dict  # the configuration with it
     sync: str = ""  # empty: an exchange in every step
-    machine: int = 1  # ranks of one, as far as that matters
+    machine: int = 1  # ranks of one; 1 also where that is not known
     add: bool = False  # they add their gradients first: the collective hierarchical
 
     @property
@@ -48,17 +48,17 @@ class Way:
         size = synchronisation.block_size(self.settings, ranks, [])
         return local_steps.Blocks(size, link) if size else None
 
-    def machines(self, ranks, link):
-        return pipeline.Blocks(self.machine, link, self.add) if ranks % self.machine == 0 else pipeline.SINGLE
+    def machines(self, link):
+        return pipeline.Blocks(self.machine, link, self.add)
 
     def problem(self, ranks):
         """Why so many ranks cannot have it, or nothing."""
+        if ranks % self.machine:
+            return f"{words.counted(ranks, 'rank')} cannot be divided into blocks of {self.machine}"
         size = synchronisation.block_size(self.settings, ranks, [])
         if self.is_of_blocks and not size:
             return f"{self.sync}: {ranks} ranks cannot be divided into such blocks"
-        if self.add and ranks % self.machine:
-            return f"hierarchical: {ranks} ranks cannot be divided into blocks of {self.machine}"
-        if self.add and self.is_of_blocks and size % self.machine and self.machine % size:
+        if self.is_of_blocks and synchronisation.lie_across(size, self.machine):
             return f"{self.sync}: its blocks lie across those of the exchange, of {self.machine} ranks"
         return ""
 
@@ -70,12 +70,12 @@ class Way:
 def ways_of(options, config):
     """The first one is the usual one."""
     machine = machine_of(options, config)
-    add = machine is not None
+    collectives = (False, True) if machine > 1 else (False,)
     given = [sync_of(options, text) for text in options.sync] or [section(config, "sync")]
     every = {**config, "sync": {"kind": "every_step"}}
-    ways = [Way(every, "", machine or 1)] + [Way(every, "", machine, True)] * add
+    ways = [Way(every, "", machine, add) for add in collectives]
     for sync in given:
-        way = Way({**config, "sync": sync}, words.sync_text(sync), machine or 1, add)
+        way = Way({**config, "sync": sync}, words.sync_text(sync), machine)
         if synchronisation.kind_of(way.settings) == "every_step":
             continue
         if way.is_of_blocks and not isinstance(sync.get("ranks_per_block"), int):
@@ -84,15 +84,15 @@ def ways_of(options, config):
                 f"{options.config}: sync.ranks_per_block: how many ranks a node has is not known here; "
                 f"give the number: --sync '{{{numbered}}}'"
             )
-        ways.append(way)
+        ways += [replace(way, add=add) for add in collectives]
     return ways
 
 
 def machine_of(options, config):
-    """Ranks of a block of the collective hierarchical; None with another collective."""
+    """Ranks of a block of the collective hierarchical; 1 with another collective, which that is as, too."""
     exchange = section(config, "exchange")
     if exchange.get("collective") != "hierarchical":
-        return None
+        return 1
     size = synchronisation.whole(exchange, "ranks_per_block", None)
     if size is None:
         raise CostModelError(

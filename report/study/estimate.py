@@ -62,6 +62,15 @@ def is_hierarchical(run):
     return run.exchange("collective", "reduce_broadcast") == "hierarchical"
 
 
+def sizes_of_blocks(run, found, hosts):
+    """(Ranks of a block that synchronises, None without them; of one that adds its gradients, 1 without them). None
+    where the program will refuse."""
+    block = block_size(run, hosts) if found.within else None
+    adding = block_size(run, hosts, "exchange") if is_hierarchical(run) and run.ranks > 1 else 1
+    refused = not adding or (found.within and (not block or synchronisation.lie_across(block, adding)))
+    return None if refused else (block, adding)
+
+
 def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
     """All ranks together, in the steps of `found`, of which those of `warm` send float32: each tensor's bytes go
     to its owner and from there to the others. With the collective hierarchical one encoded copy of each block does, and
@@ -70,10 +79,10 @@ def bytes_of(run, shown, found, hosts=(), warm=synchronisation.NONE):
         return 0
     if not is_known(run):
         return None
-    block = block_size(run, hosts)
-    adding = block_size(run, hosts, "exchange") if is_hierarchical(run) else 1
-    if not adding or (found.within and (not block or (adding % block and block % adding))):
+    sizes = sizes_of_blocks(run, found, hosts)
+    if sizes is None:
         return None
+    block, adding = sizes
     if run.exchange("collective", "reduce_broadcast") == "allreduce":
         return synchronisation.copies(run.ranks, found, block) * 4 * shown["parameters"]
     sent = synchronisation.copies(run.ranks, found - warm, block, adding) * shown["wire_bytes"]
@@ -108,11 +117,10 @@ class CostModel:
     def mean_step(self, run, shown, found):
         known = self.measured.get(run.task)
         batch = run.batch_size
-        if not known or not batch or (found.within and not block_size(run, self.hosts)):
+        sizes = sizes_of_blocks(run, found, self.hosts)
+        if not known or not batch or sizes is None:
             return None
-        adding = block_size(run, self.hosts, "exchange") if is_hierarchical(run) and run.ranks > 1 else 1
-        if not adding:
-            return None
+        block, adding = sizes
         try:
             from costmodel import fragments, links, local_steps, pipeline, plan, scaling
         except ImportError:
@@ -139,7 +147,7 @@ class CostModel:
                 bool(run.exchange("overlap", True)),
                 plan.pack_bytes(run.settings),
                 found,
-                local_steps.Blocks(block_size(run, self.hosts), wire) if found.within else None,
+                local_steps.Blocks(block, wire) if block else None,
                 fragments.streaming_of(run.settings),
                 pipeline.Blocks(adding, None, True) if adding > 1 else pipeline.SINGLE,
             ).seconds

@@ -4,12 +4,14 @@
 
 import json
 import unittest
+from dataclasses import replace
 
-from predict_harness import LPSGD, TrainedTest, predict  # noqa: F401
+from predict_harness import TrainedTest, predict
 
 import program
 import synchronisation
-from costmodel import local_steps, pipeline, plan, run_folder, scaling
+from costmodel import config_report, links, local_steps, pipeline, plan, run_folder, scaling
+from costmodel.errors import CostModelError
 
 FAST = pipeline.Link(1e15, 0.0)
 HIERARCHICAL = ("exchange.collective=hierarchical", "exchange.ranks_per_block=2")
@@ -28,6 +30,14 @@ class Plan(unittest.TestCase):
                         n = row["size"] // 4
                         units = plan.make_plan([plan.PlannedTensor("x", n, 0, bucket, False)], ranks)
                         self.assertEqual(plan.messages(units, ranks, blocks), row["messages"])
+
+    def test_messages_of_a_pack(self):
+        """Of tensors of one bucket, whose owners are the ranks 5 and 0 of six: places 2 and 0 in blocks of three."""
+        tensors = [plan.PlannedTensor(f"t{i}", 512, 0, 512, False) for i in range(2)]
+        (unit,) = plan.make_plan(tensors, 6)
+        self.assertEqual(unit.owners, {5, 0})
+        # Two contributions and two means, and in each of two blocks two shares and two sets of means for each place.
+        self.assertEqual(plan.messages([unit], 6, pipeline.Blocks(3, add=True)), 4 + 2 * (2 + 2) * 2)
 
     def test_bytes_of_all_ranks(self):
         """As the study's estimate has them, which is tested with runs; those between blocks by hand."""
@@ -100,12 +110,35 @@ class LocalSteps(TrainedTest):
             machines = pipeline.Blocks(size, FAST, True)
             given = (shown, scaling.codec_of(shown), 8, 8, computing, FAST, pipeline.Host(0.0, 0.0), True, plan.PACK_BYTES)
             step = local_steps.mean_step(*given, found, local_steps.Blocks(4, FAST), machines=machines)
+            flat = local_steps.mean_step(
+                *given, found, local_steps.Blocks(4, FAST), machines=pipeline.Blocks(size, FAST)
+            )
+            self.assertAlmostEqual(flat.bytes_per_rank * 80, shown["wire_bytes"] * 2 * (30 * 7 / 8 + 30 * 3 / 4), delta=1)
             encoded = synchronisation.copies(8, found, 4, size)
             float32 = synchronisation.float32_copies(8, found, 4, size)
             total = encoded * shown["wire_bytes"] + float32 * 4 * shown["parameters"]
             self.assertAlmostEqual(step.bytes_per_rank * 8 * 80 / total, 1)
             between = 30 * (8 // size - 1) * 2 + (30 * 2 * 2 * (4 // size - 1) if size < 4 else 0)
             self.assertAlmostEqual(step.bytes_to_others * 8 * 80, between * shown["wire_bytes"], delta=1)
+
+
+    def test_blocks_on_several_machines(self):
+        """Of four ranks, two of them on a machine, whose synchronisations need the network; or all on one."""
+        shown = program.show(str(self.config))
+        computing = scaling.Computing(((8, 1.0, 2.0, 0.0),), 0.1, "")
+        slow = pipeline.Link(1e4, 0.0)
+        given = (shown, scaling.codec_of(shown), 8, 8, computing, slow, pipeline.Host(0.0, 0.0), True, plan.PACK_BYTES)
+        found = synchronisation.Exchanges(80, 0, 80, 0)
+        for add in (False, True):
+            steps = [
+                local_steps.mean_step(*given, found, local_steps.Blocks(4, FAST), machines=pipeline.Blocks(size, FAST, add))
+                for size in (2, 4, 8)
+            ]
+            self.assertGreater(steps[0].link_busy, 0.5)
+            self.assertGreater(steps[0].exposed, steps[0].link_busy)
+            for step in steps[1:]:
+                self.assertEqual((step.link_busy, step.bytes_to_others), (0, 0))
+                self.assertLess(step.exposed, 0.1)
 
 
 class Command(TrainedTest):
@@ -118,23 +151,31 @@ class Command(TrainedTest):
         return json.loads(out)
 
     def test_beside_reduce_broadcast_on_the_same_machines(self):
-        found = self.rows("--ranks", "2,3,8", "--sync", "{kind: local_sgd, steps: 4}")
+        found = self.rows("--ranks", "1,2,3,8", "--sync", "{kind: local_sgd, steps: 2}")
         rows = [(r["ranks"], r["codec"], r["collective"], r["sync"]) for r in found["rows"]]
-        local = "local SGD, H = 4"
-        ways = [("reduce_broadcast", "every_step"), ("hierarchical", "every_step"), ("hierarchical", local)]
-        expected = [(k, codec, *way) for k in (2, 3, 8) for codec in ("none", "qsgd4") for way in ways[: 1 if k == 3 else 3]]
-        self.assertEqual(rows, expected)
-        reason = "hierarchical: 3 ranks cannot be divided into blocks of 2"
-        self.assertEqual([(s["ranks"], s["reason"]) for s in found["skipped"]], [(3, reason)] * 2)
+        local = "local SGD, H = 2"
+        ways = [(collective, sync) for sync in ("every_step", local) for collective in ("reduce_broadcast", "hierarchical")]
+        self.assertEqual(rows, [(k, codec, *way) for k in (2, 8) for codec in ("none", "qsgd4") for way in ways])
+        reasons = ["1 rank cannot be divided into blocks of 2", "3 ranks cannot be divided into blocks of 2"]
+        self.assertEqual([s["reason"] for s in found["skipped"]], reasons)
         of_eight = [r for r in found["rows"] if r["ranks"] == 8]
-        self.assertEqual([r["verdict"] is None for r in of_eight], [True] + [False] * 5)
-        for flat, added in ((of_eight[0], of_eight[1]), (of_eight[3], of_eight[4])):
+        self.assertEqual([r["verdict"] is None for r in of_eight], [True] + [False] * 7)
+        for flat, added in zip(of_eight[::2], of_eight[1::2]):
             to_others = [r["bytes_per_rank_to_other_machines"] for r in (flat, added)]
             self.assertAlmostEqual(to_others[0] / to_others[1], 2)  # as many ranks as a machine has
             self.assertTrue(0.4 < added["link_busy_s"] / flat["link_busy_s"] < 0.6)
-            self.assertLess(added["step_s"], 0.7 * flat["step_s"])
+            self.assertLess(added["step_s"], 0.9 * flat["step_s"])
         slow = self.rows("--ranks", "8", "--block-link", "1Mbit,1ms")["rows"]
         self.assertGreater(slow[1]["step_s"], slow[0]["step_s"])  # float32 within the block
+
+    def test_blocks_of_one_rank(self):
+        """Are as reduce_broadcast, of which no machines are known."""
+        words = (*self.WORDS, "--set", "exchange.collective=hierarchical", "--set", "exchange.ranks_per_block=1", "--json")
+        found = json.loads(predict(str(self.config), *words, "--ranks", "4")[1])["rows"]
+        self.assertEqual([r["collective"] for r in found], ["reduce_broadcast"] * 2)
+        self.assertEqual({r["bytes_per_rank_to_other_machines"] for r in found}, {None})
+        flat = json.loads(predict(str(self.config), *self.WORDS, "--json", "--ranks", "4")[1])["rows"]
+        self.assertEqual([r["messages"] for r in found], [r["messages"] for r in flat])
 
     def test_the_table(self):
         sets = [word for one in HIERARCHICAL for word in ("--set", one)]
@@ -151,20 +192,42 @@ class Command(TrainedTest):
         self.assertEqual((run.adding, run.ranks), (2, 4))
         found = self.predicted("--run", str(folder))
         self.assertEqual(set(found["coding"].values()), {"benchmarked"})
-        node = run_folder.read(str(self.train("node", "exchange.ranks=4", "exchange.collective=hierarchical")))
-        self.assertEqual(node.adding, 4)
-        with self.subTest("waiting"):  # of one that trains as predicted there is none
-            flat = self.predicted("--run", str(self.train("flat")))
-            self.assertEqual(flat["coding"]["qsgd4"], "measured")
+        node = self.train("node", "exchange.ranks=4", "exchange.collective=hierarchical")
+        self.assertEqual(run_folder.read(str(node)).adding, 4)
+        path = node / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": ["a", "a", "a", "b"]}))
+        with self.assertRaisesRegex(CostModelError, r"/node/environment\.json: the hosts do not tell the blocks of the"):
+            run_folder.read(str(node))
+        flat = self.train("flat", "exchange.ranks=4", HIERARCHICAL[0], "exchange.ranks_per_block=1")
+        self.assertEqual(set(self.predicted("--run", str(flat))["coding"].values()), {"benchmarked", "measured"})
+
+    def test_what_ranks_waited_for_each_other(self):
+        """The run's step less the model's, of blocks whose messages all go over an emulated link."""
+        link = "exchange.link={bandwidth: 20Mbit, latency: 1ms}"
+        run = run_folder.read(str(self.train("run", "exchange.ranks=4", link, *HIERARCHICAL)))
+        shown = program.show(str(self.root / "run" / "config.yaml"))
+        base = pipeline.Host(0.0, 0.0)
+        computing = scaling.from_runs([run])
+        host, _ = scaling.host_for(scaling.codec_of(shown), [run], shown["parameters"], base, True)
+        self.assertGreater(min(host.divide, host.add), 0)
+        wire = links.emulated(run.config["exchange"], "there")
+        given = (shown, "", 4, run.local_batch, computing, wire, host, True, plan.PACK_BYTES)
+        step = scaling.predict(*given, pipeline.Blocks(2, None, True))
+        self.assertNotAlmostEqual(step.seconds, scaling.predict(*given).seconds, places=4)
+        late = {**run.seconds, "total": step.seconds + 0.5 * step.computation + run.seconds["eval"]}
+        waits = config_report.waiting_of(computing, [replace(run, seconds=late)], shown["parameters"], base, None).waits(4)
+        self.assertAlmostEqual(waits, 0.5, places=3)
 
     def test_mistakes(self):
         hierarchical = ("--set", "exchange.collective=hierarchical")
         across = "{kind: hierarchical_local_sgd, steps: 2, ranks_per_block: 3}"
         label = "hierarchical local SGD, H = 2, ranks per block 3"
-        for words, text in (
-            ((), "tiny.yaml: exchange.ranks_per_block: how many ranks a node has is not known here; give the number: --set "
-                 "exchange.ranks_per_block=N\n"),
-        ):
+        node = (
+            "tiny.yaml: exchange.ranks_per_block: how many ranks a node has is not known here; give the number: --set "
+            "exchange.ranks_per_block=N\n"
+        )
+        eight = ("--set", "exchange.ranks_per_block=8", "--ranks", "2,4,12")
+        for words, text in (((), node), (eight, "tiny.yaml: 2 ranks cannot be divided into blocks of 8\n")):
             status, out, err = predict(str(self.config), *self.WORDS, *hierarchical, *words)
             self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
             self.assertIn(text, err)

@@ -119,6 +119,36 @@ class Estimate(StudyTest):
             [(fast, 0, 0), (fast, 1e-3, 0), (1e9, 1e-3, 262500), (1e9, 1e-3, 2e6)],
         )
 
+    def test_estimates_know_blocks_that_add_their_gradients(self):
+        """All messages of a rank go over its emulated link, so time follows bytes. Blocks of three lie across those of
+        `sync`, and are refused."""
+        link = "exchange.link: {bandwidth: 1Mbit, latency: 0us}, exchange.codec: {kind: qsgd, bits: 4}"
+        trained = HEAD + f"set: {{{link}, train.batch_size: 24}}\naxes: {{ranks: 2}}\n"
+        self.study(trained)
+        _, measured = self.expand(trained)
+        folders = runner.find_folders(str(self.root / "out"), measured)
+        known = [(run, folders[run.digest]) for run in measured]
+        local = "{kind: hierarchical_local_sgd, steps: 1, block_steps: 2, ranks_per_block: 4}"
+        for sync, sizes in (("{kind: every_step}", 3), (local, 2)):
+            study, runs = self.expand(
+                HEAD + f"set: {{{link}, train.batch_size: 24, exchange.collective: hierarchical, sync: {sync}}}\n"
+                "axes: {exchange.ranks_per_block: [1, 2, 3], ranks: 12}\n"
+            )
+            model = estimate.CostModel([], {}, 1)
+            model.measured = {run.task: known for run in runs}
+            start = launcher.Launcher(study, LPSGD)
+            found = []
+            for run in runs:
+                shown, exchanges = start.show(study, [run])[0].get(run.digest), estimate.exchanges(run)
+                shown = shown or start.show(study, runs[:1])[0][runs[0].digest]  # of one that is not refused
+                seconds = model.seconds_per_step(run, shown, exchanges)
+                found.append((seconds, estimate.bytes_of(run, shown, exchanges)))
+            with self.subTest(sync):
+                self.assertEqual(found[sizes:], [(None, None)] * (3 - sizes))
+                for seconds, sent in found[1:sizes]:
+                    self.assertGreater(sent / found[0][1], 1.3)
+                    self.assertAlmostEqual(seconds / found[0][0] / (sent / found[0][1]), 1, delta=0.15)
+
     def show(self, network):
         command = [
             LPSGD,
