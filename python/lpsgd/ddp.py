@@ -151,13 +151,15 @@ class GradientExchange:
         wire_format = library.load().lpsgd_wire_format_version()
         with self._transport.on_device():
             try:
-                self._coder = library.Coder(
-                    _policy_text(*policy),
-                    [(name, kind, _shape_in_memory(parameter)) for name, kind, parameter in tensors],
-                    rank=self._transport.rank,
-                    ranks=self._transport.ranks,
-                    seed=self._seed,
-                    cuda=self._transport.cuda,
+                self._coder = self._transport.with_room(
+                    lambda: library.Coder(
+                        _policy_text(*policy),
+                        [(name, kind, _shape_in_memory(parameter)) for name, kind, parameter in tensors],
+                        rank=self._transport.rank,
+                        ranks=self._transport.ranks,
+                        seed=self._seed,
+                        cuda=self._transport.cuda,
+                    )
                 )
             except library.LibraryError as error:
                 raise ValueError(str(error)) from None

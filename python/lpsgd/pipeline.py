@@ -183,7 +183,8 @@ class Pipeline:
 
     def _make_bucket(self, key, job, copy):
         start = (job.buffer if copy is None else copy).data_ptr()
-        number = self._coder.add_bucket(job.numbers, [start + at for at in job.offsets])
+        addresses = [start + at for at in job.offsets]
+        number = self._transport.with_room(lambda: self._coder.add_bucket(job.numbers, addresses))
         bucket = _Bucket(key, number, copy)
         rank, ranks = self._coder.rank, self._coder.ranks
 

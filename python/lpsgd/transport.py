@@ -7,6 +7,8 @@ import inspect
 import torch
 import torch.distributed as dist
 
+from . import library
+
 _TAGS = 1 << 16  # of one exchange
 _sharing = {}  # how many exchanges use a group that they share, by the group
 
@@ -76,6 +78,17 @@ class Transport:
     def on_device(self):
         """Makes the device the current one for a with statement."""
         return torch.cuda.device(self.device) if self.cuda else contextlib.nullcontext()
+
+    def with_room(self, make):
+        """What `make` returns. Its memory comes from CUDA itself; where that has none left, PyTorch first gives back what it
+        keeps for later."""
+        try:
+            return make()
+        except library.LibraryError as error:
+            if not self.cuda or "cudaErrorMemoryAllocation" not in str(error):
+                raise
+        torch.cuda.empty_cache()
+        return make()
 
     def gather(self, mine):
         """Every rank's object, by rank."""

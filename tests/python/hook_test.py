@@ -27,7 +27,7 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 sys.path.insert(0, str(SOURCE / "python"))
 import safetensors_file  # noqa: E402
-from lpsgd import library, pipeline  # noqa: E402
+from lpsgd import library, pipeline, transport  # noqa: E402
 
 SHAPES = [(40, 130), (7,), (3, 5, 3, 3), (2000,), (1,), (129, 64)]
 CODECS = [
@@ -286,6 +286,23 @@ class HookTest(unittest.TestCase):
                 for a, b in zip(resumed, means):
                     self.assertTrue(torch.equal(a, b))
 
+    def test_memory_that_pytorch_keeps(self):
+        """It is given back where CUDA has none left for a bucket."""
+        on_gpu, full = mock.Mock(cuda=(0, 0, 0)), library.LibraryError("CUDA: out of memory (cudaErrorMemoryAllocation) at x:1")
+        for device, errors, raised in ((on_gpu, [full], None), (on_gpu, [full, full], full), (mock.Mock(cuda=None), [full], full),
+                                       (on_gpu, [other := library.LibraryError("a bucket holds a tensor twice")], other)):
+            with mock.patch("torch.cuda.empty_cache") as empty:
+                make = mock.Mock(side_effect=[*errors, 7])
+                with self.assertRaises(library.LibraryError) if raised else contextlib.nullcontext():
+                    self.assertEqual(transport.Transport.with_room(device, make), 7)
+            self.assertEqual(empty.call_count, int(device is on_gpu and errors[0] is full))
+        if DEVICE == "cpu":
+            return
+        gradients = self.gradients(1, 1, [(16 << 20,), (16 << 20,)])
+        (result,) = self.run_ranks(1, "kept_memory", {"gradients": gradients, "codec": "none", "bucket_mb": 1000})
+        self.assertGreater(result["left"], result["room"] // 2)
+        self.assert_means(result, self.expected(gradients, "none"))
+
     def test_ddp_options(self):
         gradients = self.gradients(2, 3)
         expected = self.expected(gradients, "onebit")
@@ -377,6 +394,9 @@ class FailingTransport:
     def on_device(self):
         return contextlib.nullcontext()
 
+    def with_room(self, make):
+        return make()
+
     def view(self, address, size, owner):
         return torch.zeros(size, dtype=torch.uint8)
 
@@ -428,6 +448,9 @@ class Recorder:
 
     def on_device(self):
         return contextlib.nullcontext()
+
+    def with_room(self, make):
+        return make()
 
     def view(self, address, size, owner):
         return torch.zeros(4, dtype=torch.uint8)
