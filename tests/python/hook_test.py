@@ -2,6 +2,7 @@
 bit. On the CPU over gloo; with DEVICE=cuda in the environment on a GPU, or several, over NCCL."""
 
 import contextlib
+import glob
 import os
 import pathlib
 import signal
@@ -13,6 +14,10 @@ from concurrent import futures
 from unittest import mock
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+DEVICE = os.environ.get("DEVICE", "cpu")
+if DEVICE == "cuda" and not glob.glob("/dev/nvidia[0-9]*") and not os.path.exists("/dev/dxg"):  # PyTorch says so, too, but later
+    print("skipped: needs a GPU")
+    sys.exit(77)
 try:
     import torch
 except ImportError:
@@ -20,7 +25,6 @@ except ImportError:
     sys.exit(77)
 import numpy as np
 
-DEVICE = os.environ.get("DEVICE", "cpu")
 if DEVICE == "cuda" and not torch.cuda.is_available():
     print("skipped: needs a GPU and a PyTorch for it")
     sys.exit(77)
