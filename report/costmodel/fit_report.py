@@ -155,6 +155,17 @@ def priors_section(cells):
     return [*text, "", *table(header, rows)]
 
 
+def estimated_section(model):
+    seen = {cell.network for cell in model.cells}
+    estimated = sorted(
+        name for name, alone in model.parameters.alone.items() if name in seen and not alone.is_measured
+    )
+    if not estimated:
+        return []
+    return ["", f"not measured on one rank with codec none: {', '.join(estimated)}. Their cells of several ranks "
+                "say how long one takes; the errors of a network left out below count them too low."]
+
+
 def report(model):
     cells = model.cells
     if not v.multi(cells):
@@ -166,13 +177,7 @@ def report(model):
     found = v.tried(model, v.multi(cells))
     networks = v.networks_left_out(cells)
     lines = [f"# Calibration on {len(cells)} cells of {cells[0].machine}", "", *constants_section(model)]
-    seen = {cell.network for cell in cells}
-    estimated = sorted(
-        name for name, alone in model.parameters.alone.items() if name in seen and not alone.is_measured
-    )
-    if estimated:
-        lines += ["", f"not measured on one rank with codec none: {', '.join(estimated)}. Their cells of several ranks "
-                      "say how long one takes; the errors of a network left out below count them too low."]
+    lines += estimated_section(model)
     lines += ["", "## Errors of the fit (samples/s, cells of several ranks)", ""]
     lines += table(ERRORS, [errors_row("all", found), *grouped(found, lambda cell: cell.network)])
     lines += ["", *table(ERRORS, grouped(found, lambda cell: f"{cell.transport} {cell.codec}"))]
