@@ -12,8 +12,8 @@ namespace lpsgd {
 
 namespace {
 
-using ImDecode = cv::Mat (*)(cv::InputArray, int, cv::Mat*);
-constexpr ImDecode check_signature [[maybe_unused]] = cv::imdecode;
+// Its signature, without a use that would link the library.
+using ImDecode = decltype(static_cast<cv::Mat (*)(cv::InputArray, int, cv::Mat*)>(cv::imdecode));
 
 thread_local bool tiff_error = false;
 
