@@ -41,10 +41,6 @@ struct Unit {
   }
   std::size_t bytes() const { return message.back(); }
   int owners() const { return static_cast<int>(begin.size()) - 1; }
-  /// The messages of `count` owners within `buffer`, which holds the unit's.
-  std::span<std::byte> message_of(int owner, std::span<std::byte> buffer, int count = 1) const {
-    return buffer.subspan(message[static_cast<std::size_t>(owner)], message_bytes(owner, count));
-  }
 };
 
 /// A unit of the plan, by its number, in one step.

@@ -130,6 +130,13 @@ def block_size(settings, ranks, machines, of="sync"):
     return size if size and ranks % size == 0 else None
 
 
+def size_that_adds(settings, ranks, machines):
+    """Ranks of a block of the collective hierarchical; 1 without it. None where the program will refuse."""
+    if ranks == 1 or section(settings, "exchange").get("collective") != "hierarchical":
+        return 1
+    return block_size(settings, ranks, machines, "exchange")
+
+
 def lie_across(one, other):
     """Blocks of `one` and of `other` ranks: neither are several of the others."""
     return one % other != 0 and other % one != 0

@@ -13,52 +13,45 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import replace
+from types import SimpleNamespace
 
 from hosts import BURST
-from jobs import CODECS, ROOT, Row, network_file
+from jobs import CODECS, ROOT, network_file
+from predict_check import BITS, LATENCY
 
 sys.path.insert(0, os.path.join(ROOT, "report"))
 import program  # noqa: E402
-from costmodel import pipeline, scaling  # noqa: E402
+from costmodel import pipeline, run_folder, scaling  # noqa: E402
 from errors import UserError  # noqa: E402
 
-BITS = {"100mbit": 1e8, "1gbit": 1e9}
-LATENCY = 30e-6  # as predict_check.py's
-FIELDS = Row.__dataclass_fields__
+
+def measured(row):
+    """A row of link.py as a measured run."""
+    seconds = {part: seconds / row.steps for part, seconds in row.seconds.items()}
+    return run_folder.Measured("", row.ranks, row.batch * row.ranks, {}, seconds)
 
 
 class Model:
     def __init__(self, rows):
-        self.alone = {row["codec"]: self.seconds(row) for row in rows if row["over"] == "local"}
-        seconds, row = self.alone["none"], next(row for row in rows if row["over"] == "local")
-        rest = seconds["data"] + seconds["other"]
-        points = ((row["batch"], seconds["forward"], seconds["backward"], rest),)
-        self.computing = scaling.Computing(points, seconds["update"], "")
+        self.alone = {row.codec: measured(row) for row in rows if row.over == "local"}
+        row = next(row for row in rows if row.over == "local" and row.codec == "none")
+        self.computing = scaling.from_runs([self.alone["none"]])
         without = self.step(row, pipeline.NO_LINK, pipeline.SINGLE)
-        self.computing = scaling.with_waiting(self.computing, [(row["step_s"], without)])
+        self.computing = scaling.with_waiting(self.computing, [(row.step_s, without)])
 
-    @staticmethod
-    def seconds(row):
-        return {part: seconds / row["steps"] for part, seconds in row["seconds"].items()}
-
-    def coding(self, codec, elements, ranks):
-        """Seconds per value of encoding and decoding."""
-        seconds = self.alone[codec]
-        return seconds["encode"] / (elements * (1 + 1 / ranks)), seconds["decode"] / (2 * elements)
-
-    def step(self, row, link, blocks):
-        shown = program.show(network_file(Row(**{key: row[key] for key in FIELDS})), (f"exchange.codec={CODECS[row['codec']]}",))
-        n, ranks = shown["parameters"], row["ranks"]
-        divide, add = self.coding("none", n, ranks)
-        host = pipeline.Host(*self.coding(row["codec"], n, ranks), share=scaling.CODING_SHARE)
-        host = replace(host, divide=divide, add=add)
-        return scaling.predict(shown, row["codec"], ranks, row["batch"], self.computing, link, host, blocks=blocks)
+    def step(self, row, link, machines):
+        shown = program.show(network_file(row), (f"exchange.codec={CODECS[row.codec]}",))
+        coding = scaling.measured_host(self.alone[row.codec], shown["parameters"])
+        divide, add = scaling.measured_host(self.alone["none"], shown["parameters"])
+        host = pipeline.Host(*coding, share=scaling.CODING_SHARE, divide=divide, add=add)
+        return scaling.predict(
+            shown, row.codec, row.ranks, row.batch, self.computing, link, host, machines=machines
+        )
 
     def over_the_cable(self, row):
-        part = 1 / row["per_host"]  # of the host's cable
-        link = pipeline.Link(BITS[row["rate"]] * part, LATENCY, BURST[row["rate"]] * part)
-        return self.step(row, link, pipeline.Blocks(row["per_host"], add=row["hierarchical"])).seconds
+        part = 1 / row.per_host  # of the host's cable
+        link = pipeline.Link(BITS[row.rate] * part, LATENCY, BURST[row.rate] * part)
+        return self.step(row, link, pipeline.Machines(row.per_host, add=row.hierarchical)).seconds
 
 
 def main():
@@ -69,26 +62,26 @@ def main():
     os.environ["LPSGD_PROGRAM"] = options.lpsgd
     try:
         with open(os.path.join(options.folder, "blocks.json"), encoding="utf-8") as file:
-            rows = json.load(file)["rows"]
+            rows = [SimpleNamespace(**row) for row in json.load(file)["rows"]]
         model = Model(rows)
-        rows = [row for row in rows if row["over"] == "cable"]
+        rows = [row for row in rows if row.over == "cable"]
         predicted = [model.over_the_cable(row) for row in rows]
-    except (UserError, OSError, ValueError, KeyError, StopIteration) as error:
+    except (UserError, OSError, ValueError, KeyError, AttributeError, StopIteration) as error:
         print(f"predict_blocks: {options.folder}: {error!r}", file=sys.stderr)
         return 1
     print("| link | codec | collective | measured ms | predicted ms | predicted / measured | measured / flat | predicted / flat |")
     print("|---|---|---|---|---|---|---|---|")
     errors, flat = [], {}
     for row, seconds in zip(rows, predicted):
-        errors.append(abs(seconds / row["step_s"] - 1))
-        cells = [row["rate"], row["codec"], "hierarchical" if row["hierarchical"] else "reduce_broadcast"]
-        cells += [f"{1000 * row['step_s']:.1f}", f"{1000 * seconds:.1f}", f"{seconds / row['step_s']:.3f}"]
-        if row["hierarchical"]:
-            steps, plain = flat[row["rate"], row["codec"]]
-            ratios = [row["steps_s"][i] / steps[i] for i in row["steps_s"] if i in steps]
+        errors.append(abs(seconds / row.step_s - 1))
+        cells = [row.rate, row.codec, "hierarchical" if row.hierarchical else "reduce_broadcast"]
+        cells += [f"{1000 * row.step_s:.1f}", f"{1000 * seconds:.1f}", f"{seconds / row.step_s:.3f}"]
+        if row.hierarchical:
+            steps, plain = flat[row.rate, row.codec]
+            ratios = [row.steps_s[i] / steps[i] for i in row.steps_s if i in steps]
             cells += [f"{statistics.median(ratios):.3f}", f"{seconds / plain:.3f}"]
         else:
-            flat[row["rate"], row["codec"]] = row["steps_s"], seconds
+            flat[row.rate, row.codec] = row.steps_s, seconds
             cells += ["", ""]
         print("| " + " | ".join(cells) + " |")
     print(f"steps: median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %")

@@ -80,7 +80,7 @@ def waiting_of(computing, runs, elements, base, run_link):
         # An emulated link is one of ranks, whichever machine they are on.
         blocks = local_steps.Blocks(run.block, emulated or pipeline.NO_LINK) if run.block else None
         own = None if emulated else pipeline.NO_LINK
-        machines = pipeline.Blocks(run.adding, own, run.adding > 1)
+        machines = pipeline.Machines(run.adding, own, run.adding > 1)
         packs = plan.pack_bytes(run.config)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
         step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config), machines)
@@ -151,9 +151,12 @@ def prediction(options):
     left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
     if not rows:
         raise CostModelError(f"{options.config}: {compared[0].problem(next(iter(batches)))}")
-    problems = [(k, way.problem(k), way.sync or "every_step") for k in batches for way in compared]
-    problems = {(k, reason): sync for k, reason, sync in reversed(problems) if reason}  # said once
-    left_out += [{"ranks": k, "sync": sync, "reason": reason} for (k, reason), sync in reversed(problems.items())]
+    for k in batches:
+        reasons = {}  # each is said once
+        for way in compared:
+            if reason := way.problem(k):
+                reasons.setdefault(reason, way.sync or "every_step")
+        left_out += [{"ranks": k, "sync": sync, "reason": reason} for reason, sync in reasons.items()]
     return document(options, configured, computing, runs, sources, link, rows, left_out)
 
 

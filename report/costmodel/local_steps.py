@@ -25,7 +25,7 @@ def mean_step(
     streaming=ALL_AT_ONCE, machines=pipeline.SINGLE,
 ):
     """A scaling.Step. `exchanges`: how often ranks exchange in how many steps, with all fragments' turns as one;
-    `blocks` of hierarchical_local_sgd, and those of the exchange in `machines`; for the rest see scaling.predict."""
+    `blocks` are those of hierarchical_local_sgd; for the rest see scaling.predict."""
     every = scaling.predict(shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes, machines)
     if exchanges.gradients == exchanges.steps:
         return every
@@ -34,12 +34,9 @@ def mean_step(
     parts = [(exchanges.gradients, every), (local, alone)]
     exchange = Exchange(shown, alone, computing, host, pack_bytes, local / max(1, exchanges.total - exchanges.gradients))
     if exchanges.within:
-        crosses = 1 < machines.size < blocks.ranks  # from one machine to another
-        of_block = link if crosses else blocks.link
-        within = exchange.synchronisation(blocks.ranks, of_block, machines.within(blocks.ranks))
-        if machines.size > 1 and not crosses:
-            within = replace(within, bytes_to_others=0.0, link_busy=0.0)
-        parts.append((exchanges.within, within))
+        of_block = blocks.link if machines.size == 1 else link
+        own = machines.within(blocks.ranks, blocks.link)
+        parts.append((exchanges.within, exchange.synchronisation(blocks.ranks, of_block, own)))
     interval = fragments.question_interval(alone.computation)
     while True:
         everywhere = exchange.synchronisation(ranks, link, machines, streaming, interval)

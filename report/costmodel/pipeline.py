@@ -21,20 +21,20 @@ NO_LINK = Link(1e13, 0.0)
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Ranks of one machine, where so many are."""
+class Machines:
+    """Where the ranks of an exchange are."""
 
-    size: int = 1  # ranks of each
-    link: Link | None = NO_LINK  # between them; None: a rank's link to the others
+    size: int = 1  # ranks of one; 1 also where that is not known
+    link: Link | None = NO_LINK  # between these; None: a rank's link to the others
     add: bool = False  # their gradients first, as the collective hierarchical does
 
-    def within(self, ranks):
-        """Those of an exchange of so many ranks, which are a block of hierarchical_local_sgd. On one machine it is
-        always that of reduce_broadcast."""
-        return self if self.size < ranks else SINGLE
+    def within(self, ranks, link):
+        """Of a block of hierarchical_local_sgd of so many ranks, which have this link where the block is on one machine.
+        There its exchange is always that of reduce_broadcast."""
+        return self if self.size == 1 or self.size < ranks else Machines(ranks, link)
 
 
-SINGLE = Blocks()
+SINGLE = Machines()
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,30 @@ class Stage:
     """What a rank does with a unit once all messages of the stage before are here."""
 
     coding: float  # seconds
-    sent: tuple = (0.0, 0.0)  # bytes to other blocks, and within the own one
+    sent: tuple = (0.0, 0.0)  # bytes to other machines, and within the own one
     messages: float = 0.0  # sent
 
 
-def stages_of(unit, ranks, host, blocks):
+def stages_of(unit, ranks, host, machines):
     """All but the last send something."""
-    n, wire, count = unit.elements, unit.wire_bytes, ranks // blocks.size
-    if not blocks.add:
-        within = (blocks.size - 1) / ranks
-        part = 1 - blocks.size / ranks
+    n, wire, count = unit.elements, unit.wire_bytes, ranks // machines.size
+    if not machines.add:
+        within = (machines.size - 1) / ranks
+        part = 1 - machines.size / ranks
         round_ = (wire * part, wire * within), unit.messages * (part + within)
         return [
             Stage(n * host.encode, *round_),
             Stage(n * (host.decode + host.encode / ranks), *round_),
             Stage(n * host.decode),
         ]
-    own, others = n / blocks.size, (count - 1) / count  # the values at one place; of its owners
-    contribution = (wire / blocks.size * others, 0.0), unit.messages / blocks.size * others
-    members = blocks.size - 1
+    own, others = n / machines.size, (count - 1) / count  # the values at one place; of its owners
+    contribution = (wire / machines.size * others, 0.0), unit.messages / machines.size * others
+    members = machines.size - 1
     return [
         Stage(n * host.divide, (0.0, 4 * own * members), members),
         Stage(n * host.add + own * host.encode, *contribution),
         Stage(own * host.decode + n / ranks * host.encode, *contribution),
-        Stage(0.0, (0.0, wire / blocks.size * members), members),
+        Stage(0.0, (0.0, wire / machines.size * members), members),
         Stage(n * host.decode),
     ]
 
@@ -97,9 +97,9 @@ class Flight:
         self.at = 0.0  # when the messages of its next stage have arrived
 
 
-def simulate(units, ready, ranks, link, host, blocks=SINGLE):
+def simulate(units, ready, ranks, link, host, machines=SINGLE):
     """`ready`: when each unit's last tensor is final. Times in seconds from the start of the step."""
-    links = (link, blocks.link or link)
+    links = (link, machines.link or link)
     free = [0.0, 0.0]  # when each link has sent all it was given
     clock = sending = coding = 0.0
     flights, waiting = [], 0
@@ -107,7 +107,7 @@ def simulate(units, ready, ranks, link, host, blocks=SINGLE):
     def send(payload, which):
         """When it arrives."""
         nonlocal sending
-        own, queue = links[which], which if blocks.link else 0
+        own, queue = links[which], which if machines.link else 0
         seconds = own.seconds(payload)
         if queue == 0:
             sending += seconds
@@ -132,7 +132,7 @@ def simulate(units, ready, ranks, link, host, blocks=SINGLE):
             if not go_on(able):
                 flights.remove(able)
         elif can_start:
-            flights.append(Flight(stages_of(units[waiting], ranks, host, blocks)))
+            flights.append(Flight(stages_of(units[waiting], ranks, host, machines)))
             waiting += 1
             go_on(flights[-1])
         else:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import buckets
+import synchronisation
 import yaml
 
 from costmodel import pipeline
@@ -96,21 +97,21 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
     return units
 
 
-def messages(units, ranks, blocks=pipeline.SINGLE):
+def messages(units, ranks, machines=pipeline.SINGLE):
     """Of all ranks in a step."""
-    if not blocks.add:
+    if not machines.add:
         return 2 * (ranks - 1) * sum(unit.messages for unit in units)
-    count = ranks // blocks.size
+    count = ranks // machines.size
     between = sum(2 * (count - 1) * unit.messages for unit in units)
     # In each block: the shares of each place, and its means that are handed on.
-    places = sum(len({rank % blocks.size for rank in unit.owners}) for unit in units)
-    return between + 2 * count * (blocks.size - 1) * places
+    places = sum(len({rank % machines.size for rank in unit.owners}) for unit in units)
+    return between + 2 * count * (machines.size - 1) * places
 
 
-def bytes_of_a_rank(wire, elements, ranks, blocks=pipeline.SINGLE):
-    """(what it sends in an exchange, the part of it that goes to other blocks), from the bytes of an encoded copy."""
-    if not blocks.add:
-        return 2 * wire * (ranks - 1) / ranks, 2 * wire * (ranks - blocks.size) / ranks
-    count = ranks // blocks.size
-    between = 2 * wire / blocks.size * (count - 1) / count
-    return between + (wire + 4 * elements) * (blocks.size - 1) / blocks.size, between
+def bytes_of_a_rank(wire, elements, ranks, machines=pipeline.SINGLE):
+    """(what it sends in an exchange, the part of it that goes to other machines), from the bytes of an encoded copy."""
+    adding = machines.size if machines.add else 1
+    copies = synchronisation.copies(ranks, synchronisation.EVERY_STEP, adding=adding)
+    float32 = synchronisation.float32_copies(ranks, synchronisation.EVERY_STEP, adding=adding)
+    to_others = 2 * (ranks // machines.size - 1) * machines.size // adding  # copies
+    return (copies * wire + float32 * 4 * elements) / ranks, to_others * wire / ranks

@@ -224,18 +224,10 @@ def read(folder):
     block = synchronisation.block_size(config, ranks, machines)
     if found.within and not block:
         raise CostModelError(f"{config_path}: sync.ranks_per_block does not divide {ranks} ranks")
-    adding = adding_of(config, ranks, machines, folder)
-    return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start)
-
-
-def adding_of(config, ranks, machines, folder):
-    """Ranks of a block of the collective hierarchical; 1 without it."""
-    if ranks == 1 or section(config, "exchange").get("collective") != "hierarchical":
-        return 1
-    size = synchronisation.block_size(config, ranks, machines, "exchange")
-    if not size:
+    adding = synchronisation.size_that_adds(config, ranks, machines)
+    if not adding:
         raise CostModelError(
             f"{folder}/environment.json: the hosts do not tell the blocks of the collective hierarchical: the ranks of a "
             "machine are not consecutive, or machines have different numbers of them"
         )
-    return size
+    return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start)

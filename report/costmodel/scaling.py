@@ -169,7 +169,7 @@ class Step:
 
 def predict(
     shown, codec, ranks, local_batch, computing, link, host, overlap=True, pack_bytes=plan.PACK_BYTES,
-    blocks=pipeline.SINGLE,
+    machines=pipeline.SINGLE,
 ):
     """A Step. `shown`: `lpsgd show --json` with this codec; `link`: of each rank, to ranks of other machines."""
     forward, backward, rest = computing.at(local_batch)
@@ -180,13 +180,13 @@ def predict(
     if ranks == 1 and codec == "{kind: none}":
         return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
     ready = ready_times(shown, units, forward, backward, overlap)
-    times = pipeline.simulate(units, ready, ranks, link, host, blocks)
+    times = pipeline.simulate(units, ready, ranks, link, host, machines)
     exposed = max(0.0, times.end - forward - backward)
     hidden = max(0.0, times.coding - exposed)
     waiting = computing.waits(ranks) * computation + host.share * hidden
-    sent = plan.bytes_of_a_rank(wire, shown["parameters"], ranks, blocks)
+    sent = plan.bytes_of_a_rank(wire, shown["parameters"], ranks, machines)
     return Step(ranks, codec, local_batch, computation, times.coding, times.sending, exposed, waiting,
-                plan.messages(units, ranks, blocks), *sent)
+                plan.messages(units, ranks, machines), *sent)
 
 
 def with_waiting(computing, measured):

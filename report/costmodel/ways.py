@@ -49,7 +49,7 @@ class Way:
         return local_steps.Blocks(size, link) if size else None
 
     def machines(self, link):
-        return pipeline.Blocks(self.machine, link, self.add)
+        return pipeline.Machines(self.machine, link, self.add)
 
     def problem(self, ranks):
         """Why so many ranks cannot have it, or nothing."""
@@ -89,7 +89,7 @@ def ways_of(options, config):
 
 
 def machine_of(options, config):
-    """Ranks of a block of the collective hierarchical; 1 with another collective, which that is as, too."""
+    """Ranks of a block of the collective hierarchical; 1 with other collectives, as which blocks of 1 exchange."""
     exchange = section(config, "exchange")
     if exchange.get("collective") != "hierarchical":
         return 1

@@ -49,24 +49,14 @@ def warmup_exchanges(run, first_epoch=0):
     ) - synchronisation.exchanges(run.settings, first_epoch, each)
 
 
-def block_size(run, hosts, of="sync"):
-    """Ranks of a block of hierarchical_local_sgd, or with `of` exchange of the collective hierarchical; None where
-    blocks are not of one size. `hosts`: the launcher's."""
+def sizes_of_blocks(run, found, hosts):
+    """(Ranks of a block of hierarchical_local_sgd, None without it; of one that adds its gradients, 1 without them). None
+    where the program will refuse. `hosts`: the launcher's."""
     machines = [run.ranks]
     if hosts and run.transport != "threads":
         machines = synchronisation.machines_of(launcher.host_of_each_rank(hosts, run.ranks))
-    return synchronisation.block_size(run.settings, run.ranks, machines, of)
-
-
-def is_hierarchical(run):
-    return run.exchange("collective", "reduce_broadcast") == "hierarchical"
-
-
-def sizes_of_blocks(run, found, hosts):
-    """(Ranks of a block that synchronises, None without them; of one that adds its gradients, 1 without them). None
-    where the program will refuse."""
-    block = block_size(run, hosts) if found.within else None
-    adding = block_size(run, hosts, "exchange") if is_hierarchical(run) and run.ranks > 1 else 1
+    block = synchronisation.block_size(run.settings, run.ranks, machines) if found.within else None
+    adding = synchronisation.size_that_adds(run.settings, run.ranks, machines)
     refused = not adding or (found.within and (not block or synchronisation.lie_across(block, adding)))
     return None if refused else (block, adding)
 
@@ -149,7 +139,7 @@ class CostModel:
                 found,
                 local_steps.Blocks(block, wire) if block else None,
                 fragments.streaming_of(run.settings),
-                pipeline.Blocks(adding, None, True) if adding > 1 else pipeline.SINGLE,
+                pipeline.Machines(adding, None, adding > 1),
             ).seconds
         except UserError:
             return None

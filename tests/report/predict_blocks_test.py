@@ -24,7 +24,7 @@ class Plan(unittest.TestCase):
                 words = f"--ranks {ranks} --ranks-per-block {size} --min 4K --max 4M --factor 32 --repeats 1".split()
                 rows = program.ask("bench", "exchange", "--json", *words, "--collective", "hierarchical", "--codec", codec)
                 self.assertGreater(len(rows), 1)
-                blocks = pipeline.Blocks(size, add=True)
+                blocks = pipeline.Machines(size, add=True)
                 for row in rows:
                     with self.subTest(codec=codec, ranks=ranks, size=size, row=row):
                         n = row["size"] // 4
@@ -37,18 +37,18 @@ class Plan(unittest.TestCase):
         (unit,) = plan.make_plan(tensors, 6)
         self.assertEqual(unit.owners, {5, 0})
         # Two contributions and two means, and in each of two blocks two shares and two sets of means for each place.
-        self.assertEqual(plan.messages([unit], 6, pipeline.Blocks(3, add=True)), 4 + 2 * (2 + 2) * 2)
+        self.assertEqual(plan.messages([unit], 6, pipeline.Machines(3, add=True)), 4 + 2 * (2 + 2) * 2)
 
     def test_bytes_of_all_ranks(self):
         """As the study's estimate has them, which is tested with runs; those between blocks by hand."""
         exchanges = synchronisation.Exchanges(1, 1)
         for ranks, size in ((2, 1), (2, 2), (4, 2), (12, 3), (12, 4)):
-            sent, between = plan.bytes_of_a_rank(1000, 5000, ranks, pipeline.Blocks(size, add=True))
+            sent, between = plan.bytes_of_a_rank(1000, 5000, ranks, pipeline.Machines(size, add=True))
             encoded = synchronisation.copies(ranks, exchanges, None, size)
             float32 = synchronisation.float32_copies(ranks, exchanges, None, size)
             self.assertAlmostEqual(ranks * sent, 1000 * encoded + 20000 * float32)
             self.assertAlmostEqual(ranks * between, 2 * (ranks // size - 1) * 1000)
-            sent, between = plan.bytes_of_a_rank(1000, 5000, ranks, pipeline.Blocks(size))
+            sent, between = plan.bytes_of_a_rank(1000, 5000, ranks, pipeline.Machines(size))
             self.assertAlmostEqual(ranks * sent, 1000 * synchronisation.copies(ranks, exchanges))
             # Of the two copies that each rank sends to and from K owners, those of another machine.
             self.assertAlmostEqual(between, sent * (ranks - size) / (ranks - 1))
@@ -65,7 +65,7 @@ class Pipeline(unittest.TestCase):
 
     def test_one_unit_by_hand(self):
         """Of two blocks of two ranks: shares, a contribution of 600 values, a mean of 300, which is handed on."""
-        times = self.end(pipeline.Blocks(2, self.WITHIN, True))
+        times = self.end(pipeline.Machines(2, self.WITHIN, True))
         share, handed_on = 4 * 600e-9 + 0.001, 1200e-9 + 0.001
         contribution = 600e-6 + 0.01
         coding = [1200 * 3e-6, 1200 * 4e-6 + 600 * 1e-6, 600 * 2e-6 + 300 * 1e-6, 0.0, 1200 * 2e-6]
@@ -75,16 +75,16 @@ class Pipeline(unittest.TestCase):
 
     def test_what_stays_on_a_machine_has_its_own_link(self):
         """Of four ranks, two on a machine: of the three quarters of a copy in each round one stays there."""
-        times = self.end(pipeline.Blocks(2, self.WITHIN))
+        times = self.end(pipeline.Machines(2, self.WITHIN))
         self.assertAlmostEqual(times.sending, 2 * 2400e-6 * 2 / 4)
         coding = 1200 * 1e-6 + 1200 * 2e-6 + 300 * 1e-6 + 1200 * 2e-6
         self.assertAlmostEqual(times.end, 0.5 + coding + 2 * (1200e-6 + 0.01))
         everything = self.end(pipeline.SINGLE)
         self.assertAlmostEqual(everything.sending, 2 * 2400e-6 * 3 / 4)
-        self.assertAlmostEqual(self.end(pipeline.Blocks(2, None)).sending, everything.sending)
+        self.assertAlmostEqual(self.end(pipeline.Machines(2, None)).sending, everything.sending)
 
     def test_one_block_sends_nothing_to_others(self):
-        times = self.end(pipeline.Blocks(4, FAST, True), link=pipeline.Link(1.0, 100.0))
+        times = self.end(pipeline.Machines(4, FAST, True), link=pipeline.Link(1.0, 100.0))
         coding = 1200 * 3e-6 + 1200 * 4e-6 + 300 * 1e-6 + 300 * 2e-6 + 300 * 1e-6 + 1200 * 2e-6
         self.assertAlmostEqual(times.end, 0.5 + coding)
         self.assertEqual(times.sending, 0)
@@ -92,7 +92,7 @@ class Pipeline(unittest.TestCase):
     def test_messages_and_bytes_cost_the_host(self):
         """Each is sent by one rank and received by another."""
         for ranks, size, messages in ((4, 2, 2 * 1 + 2 * 2 / 2), (8, 4, 2 * 3 + 2 * 1 / 2), (8, 2, 2 * 1 + 2 * 2 * 3 / 4)):
-            blocks = pipeline.Blocks(size, FAST, True)
+            blocks = pipeline.Machines(size, FAST, True)
             of_messages = self.end(blocks, ranks, pipeline.Host(0.0, 0.0, message=1.0, copy=0.0), FAST).end
             self.assertAlmostEqual(of_messages, 0.5 + 2 * messages, places=6)
             sent = plan.bytes_of_a_rank(2400, 1200, ranks, blocks)[0]
@@ -107,11 +107,11 @@ class LocalSteps(TrainedTest):
         computing = scaling.Computing(((8, 1.0, 2.0, 0.0),), 0.1, "")
         found = synchronisation.Exchanges(80, 20, 30, 10)
         for size in (2, 4, 8):
-            machines = pipeline.Blocks(size, FAST, True)
+            machines = pipeline.Machines(size, FAST, True)
             given = (shown, scaling.codec_of(shown), 8, 8, computing, FAST, pipeline.Host(0.0, 0.0), True, plan.PACK_BYTES)
             step = local_steps.mean_step(*given, found, local_steps.Blocks(4, FAST), machines=machines)
             flat = local_steps.mean_step(
-                *given, found, local_steps.Blocks(4, FAST), machines=pipeline.Blocks(size, FAST)
+                *given, found, local_steps.Blocks(4, FAST), machines=pipeline.Machines(size, FAST)
             )
             self.assertAlmostEqual(flat.bytes_per_rank * 80, shown["wire_bytes"] * 2 * (30 * 7 / 8 + 30 * 3 / 4), delta=1)
             encoded = synchronisation.copies(8, found, 4, size)
@@ -131,7 +131,7 @@ class LocalSteps(TrainedTest):
         found = synchronisation.Exchanges(80, 0, 80, 0)
         for add in (False, True):
             steps = [
-                local_steps.mean_step(*given, found, local_steps.Blocks(4, FAST), machines=pipeline.Blocks(size, FAST, add))
+                local_steps.mean_step(*given, found, local_steps.Blocks(4, FAST), machines=pipeline.Machines(size, FAST, add))
                 for size in (2, 4, 8)
             ]
             self.assertGreater(steps[0].link_busy, 0.5)
@@ -212,7 +212,7 @@ class Command(TrainedTest):
         self.assertGreater(min(host.divide, host.add), 0)
         wire = links.emulated(run.config["exchange"], "there")
         given = (shown, "", 4, run.local_batch, computing, wire, host, True, plan.PACK_BYTES)
-        step = scaling.predict(*given, pipeline.Blocks(2, None, True))
+        step = scaling.predict(*given, pipeline.Machines(2, None, True))
         self.assertNotAlmostEqual(step.seconds, scaling.predict(*given).seconds, places=4)
         late = {**run.seconds, "total": step.seconds + 0.5 * step.computation + run.seconds["eval"]}
         waits = config_report.waiting_of(computing, [replace(run, seconds=late)], shown["parameters"], base, None).waits(4)
