@@ -1,11 +1,14 @@
 """What the tests of `lpsgd import` share. Exits with 77 (skipped) where PyTorch is missing."""
 
+import multiprocessing
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
+import warnings
 
-from harness import SOURCE, FolderTest, find_program, skip
+from harness import REPORT, SOURCE, FolderTest, find_program, skip
 
 try:
     import torch
@@ -18,6 +21,9 @@ from safetensors_file import load, save  # noqa: E402
 
 torch.set_num_threads(1)
 LPSGD = find_program()
+# PyTorch takes seconds to load: one process loads it, and each import is a fork of that process.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch.fx"])
 DUMP = os.environ.get("DUMP_GRADIENTS", str(pathlib.Path(LPSGD).parent / "tests" / "nn" / "dump_gradients"))
 
 HEAD = """import operator
@@ -64,6 +70,17 @@ def make():
 """
 
 
+def run_script(words, environment, streams):
+    """The process of an import: what the program makes of itself."""
+    for number, path in enumerate(streams, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.update(environment)
+    warnings.simplefilter("ignore")
+    script = str(REPORT / "lpsgd_import.py")
+    sys.argv = [script, *words]
+    runpy.run_path(script, run_name="__main__")
+
+
 def run(*words, **environment):
     done = subprocess.run([LPSGD, *map(str, words)], capture_output=True, text=True, timeout=300, check=False,
                           env={**os.environ, "LPSGD_PYTHON": sys.executable, "OMP_NUM_THREADS": "1",
@@ -76,7 +93,18 @@ class ImportTest(FolderTest):
 
     def run_import(self, text, *words, name="make", out="net"):
         self.write("model.py", text)
-        return run("import", f"{self.root / 'model.py'}:{name}", *words, "--out", self.root / out)
+        return self.run_words(f"{self.root / 'model.py'}:{name}", *words, "--out", self.root / out)
+
+    def run_words(self, *words):
+        """`lpsgd import WORDS`. The program itself is asked in test_the_program."""
+        streams = [self.root / "stdout", self.root / "stderr"]
+        process = PROCESSES.Process(target=run_script, args=([*map(str, words)], {"LPSGD_PROGRAM": LPSGD}, streams))
+        process.start()
+        process.join(300)
+        if process.exitcode is None:
+            process.kill()
+        said, err = (path.read_text() for path in streams)
+        return process.exitcode, said, err
 
     def imported(self, text, *words, name="make", out="net"):
         """What it prints. It must succeed."""

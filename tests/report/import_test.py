@@ -148,10 +148,21 @@ class Import(ComparedTest):
             self.skipTest("torchvision is not installed")
         for name in ("mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf"):
             more = ["--with", "stochastic_depth_prob=0"] if name.startswith("efficientnet") else []
-            status, out, err = run("import", f"torchvision.models:{name}", "--input", "3,48,48", "--with", "num_classes=10",
-                                   *more, "--out", self.root / name)
+            status, out, err = self.run_words(f"torchvision.models:{name}", "--input", "3,48,48", "--with", "num_classes=10",
+                                              *more, "--out", self.root / name)
             self.assertEqual((status, err), (0, ""), name)
             self.assertIn("lpsgd's scores of 4 images are PyTorch's", out)
+
+    def test_the_program(self):
+        """It says and writes what the other tests' imports do, which do not start it."""
+        said = self.imported(IN_PLACE, "--input", "1,9,8")
+        words = ["import", f"{self.root / 'model.py'}:make", "--input", "1,9,8", "--out"]
+        self.assertEqual(run(*words, self.root / "own"), (0, said.replace("/net/", "/own/"), ""))
+        for name in ("network.yaml", "weights.safetensors"):
+            self.assertEqual((self.root / "own" / name).read_bytes(), (self.root / "net" / name).read_bytes())
+        refused = self.run_words(*words[1:], self.root / "net")
+        self.assertEqual(run(*words, self.root / "net"), refused)
+        self.assertEqual(refused[0], 2)
 
     def test_what_works_in_place(self):
         self.imported(IN_PLACE, "--input", "1,9,8")
