@@ -15,7 +15,8 @@ namespace {
 
 bool plain_word(const std::string& s) {
   static const std::string safe = "_-./";
-  static const std::array<std::string_view, 6> reserved = {"~", "null", "Null", "NULL", "true", "false"};
+  static constexpr std::array<std::string_view, 10> reserved = {"~",    "null", "Null",  "NULL",  "true",
+                                                                "True", "TRUE", "false", "False", "FALSE"};
   if (s.empty() || std::find(reserved.begin(), reserved.end(), s) != reserved.end() || s.front() == '-' ||
       s.front() == '.')
     return false;

@@ -81,7 +81,9 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   visitor.field("train_folder", options.train_folder,
                 "for `images` and `imagenet`: the folder in `root` with the training images; default: train");
   visitor.field("test_folder", options.test_folder,
-                "the same for the test images; default: val, and for `images` test where there is no val");
+                "for `images` and `imagenet`: the folder in `root` with the test images; default: val, and "
+                "for `images` "
+                "test where there is no val");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
   image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field(
@@ -95,7 +97,8 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   visitor.field("train_samples", options.train_samples,
                 "the number of training samples to generate, or to use of those in the files; 0: all",
                 samples);
-  visitor.field("test_samples", options.test_samples, "the same for the test samples", samples);
+  visitor.field("test_samples", options.test_samples,
+                "the number of test samples to generate, or to use of those in the files; 0: all", samples);
   visitor.field("image", options.image, "for `noise`: height, width and channels of an image",
                 {.min = 1, .max = 65536});
   visitor.field("classes", options.classes, "for `noise`: the number of classes",

@@ -106,10 +106,13 @@ void augment_fields(config::Visitor& v, AugmentOptions& augment) {
   v.section("jitter", "random changes of colour, in a random order", [&](config::Visitor& inner) {
     JitterOptions& jitter = augment.jitter;
     const config::Range range{.min = 0, .max = 10};
-    inner.field("brightness", jitter.brightness, "x: a factor from 1 - x to 1 + x", range);
-    inner.field("contrast", jitter.contrast, "the same around the mean luminance", range);
-    inner.field("saturation", jitter.saturation, "the same around each pixel's luminance", range);
-    inner.field("hue", jitter.hue, "up to this part of the colour circle either way", {.min = 0, .max = 0.5});
+    inner.field("brightness", jitter.brightness, "x: pixels times a factor from 1 - x to 1 + x", range);
+    inner.field("contrast", jitter.contrast,
+                "x: differences from the mean luminance times a factor from 1 - x to 1 + x", range);
+    inner.field("saturation", jitter.saturation,
+                "x: differences from the pixel's luminance times a factor from 1 - x to 1 + x", range);
+    inner.field("hue", jitter.hue, "the hue turns by up to this part of the colour circle, either way",
+                {.min = 0, .max = 0.5});
   });
   v.field("pca", augment.pca,
           "the deviation of PCA lighting, which changes colours along ImageNet's principal components",

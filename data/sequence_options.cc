@@ -34,7 +34,7 @@ void fields(config::Visitor& v, TextOptions& o) {
       {.min = 0, .max = 100'000'000});
   v.field("eos", o.eos, "the token behind each line; empty: none");
   v.field("unknown", o.unknown,
-          "the token for those that are not in the vocabulary; if it is not either, they are an error");
+          "replaces tokens outside the vocabulary; if it is itself outside, such tokens are an error");
 }
 
 }  // namespace lpsgd

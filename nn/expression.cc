@@ -73,6 +73,17 @@ class Evaluator {
     while (at_ < text_.size() && in_word(text_[at_])) ++at_;
     return text_.substr(begin, at_ - begin);
   }
+  /// A word, or an integer, or a decimal number.
+  std::string literal() {
+    std::string w = word();
+    const bool is_whole = !w.empty() && w.find_first_not_of("0123456789") == std::string::npos;
+    if (is_whole && at_ + 1 < text_.size() && text_[at_] == '.' &&
+        std::isdigit(static_cast<unsigned char>(text_[at_ + 1]))) {
+      ++at_;
+      w += '.' + word();
+    }
+    return w;
+  }
 
   std::int64_t integer(const Result& r) const {
     if (const auto* x = std::get_if<std::int64_t>(&r)) return *x;
@@ -186,7 +197,7 @@ class Evaluator {
     }
     if (take("$")) return parameter(word());
     skip();
-    const std::string w = word();
+    const std::string w = literal();
     if (w.empty())
       fail(at_ < text_.size() ? fmt::format("'{}' is not understood", text_.substr(at_))
                               : "it ends too soon");

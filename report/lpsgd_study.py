@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Trains every run of a grid, and writes a table of all runs and epochs: docs/study.md.
 
-    lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
+    lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--only AXIS=VALUES]... [--set KEY=VALUE]...
+                [--dry-run [--time-steps N]]
 
 Ends with 0 when all runs are done, 1 when some failed or cannot start, 2 for a mistake in the study's file,
 or where no run can start, 128 + n when signal n ended it. The same command goes on where it stopped.
@@ -34,6 +35,20 @@ def arguments():
         metavar="N",
         type=command.whole(1, 1024),
         help="so many runs at once (default: the study's, else 1)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="AXIS=VALUES",
+        action="append",
+        default=[],
+        help="the runs with one of these values, as in ranks=[1, 2] and codec=none; several",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a key of the configuration for all runs, as in the study's `set`; several",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
@@ -82,16 +97,17 @@ def main():
     options = arguments()
     lock = None
     try:
-        study = definition.load(options.study)
+        study = definition.load(options.study, options.set, options.only)
         jobs = options.jobs or study.jobs
-        runs = grid.expand(study)
+        every_run = grid.expand(study)
+        runs = grid.chosen(study, every_run)
         start = launcher.Launcher(study, program.find())
         shown, refused = check(start, study, runs, not options.dry_run or options.time_steps)
         out = options.out or os.path.join("runs", study.name)
         if options.dry_run:
             return dry_run(start, runs, shown, out, jobs, options.time_steps, refused)
         lock = runner.Lock(out)
-        return runner.Runner(study, runs, start, out, jobs, refused).all()
+        return runner.Runner(study, every_run, runs, start, out, jobs, refused).all()
     finally:
         if lock:
             lock.release()

@@ -86,7 +86,17 @@ void check_parameter_override(const Value& root, const std::string& o) {
     check_parameter(*network, path.substr(prefix.size()), {"--set " + o, 0, 0});
 }
 
-Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
+/// Any data set serves where only shapes are needed.
+void add_data(Value& root) {
+  if (root.find("data")) return;
+  Value data = Value::map();
+  data.set("dataset", Value::plain("shapes"));
+  root.set("data", std::move(data));
+}
+
+enum class Data { needed, not_needed };
+
+Value load_tree(const std::string& path, const std::vector<std::string>& overrides, Data data) {
   Value root = config::parse_file(path);
   if (root.is_null()) root.kind = Value::Kind::map;
   if (!root.is_map()) config::fail(root.origin, "", "expected a map of sections: network, data, train, ...");
@@ -94,6 +104,7 @@ Value load_tree(const std::string& path, const std::vector<std::string>& overrid
   for (const std::string& o : overrides)
     if (replaces_network(o)) config::apply_override(root, o);
   resolve_network(root, path);
+  if (data == Data::not_needed) add_data(root);
   for (const std::string& o : overrides)
     if (!replaces_network(o)) {
       check_parameter_override(root, o);
@@ -246,15 +257,17 @@ void fields(Visitor& v, RunConfig& run) {
   v.section("metrics", "more records in metrics.jsonl", [&](Visitor& s) { fields(s, run.metrics); });
 }
 
-RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
-                          config::Environment environment) {
+namespace {
+
+RunConfig load(const std::string& path, const std::vector<std::string>& overrides,
+               config::Environment environment, Data data) {
   try {
-    return from_tree(load_tree(path, overrides), path, overrides, environment);
+    return from_tree(load_tree(path, overrides, data), path, overrides, environment);
   } catch (const ConfigError& e) {
     // A value of the file may be refused because of what an option says.
     if (overrides.empty()) throw;
     try {
-      from_tree(load_tree(path, {}), path, {}, environment);
+      from_tree(load_tree(path, {}, data), path, {}, environment);
     } catch (const Error&) {
       throw e;  // not because of the options
     }
@@ -262,17 +275,21 @@ RunConfig load_run_config(const std::string& path, const std::vector<std::string
   }
 }
 
+}  // namespace
+
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          config::Environment environment) {
+  return load(path, overrides, environment, Data::needed);
+}
+
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides) {
   Value root = config::parse_file(path);
   if (!root.find("layers") || root.find("network"))
-    return load_run_config(path, overrides, config::Environment::if_set);
+    return load(path, overrides, config::Environment::if_set, Data::not_needed);
   Value outer = Value::map();
   outer.origin = root.origin;
   outer.set("network", std::move(root));
-  // A network file names no data; any data set serves where only shapes are needed.
-  Value data = Value::map();
-  data.set("dataset", Value::plain("shapes"));
-  outer.set("data", std::move(data));
+  add_data(outer);
   for (const std::string& o : overrides) {
     check_parameter_override(outer, o);
     config::apply_override(outer, o);

@@ -46,8 +46,8 @@ void fields(config::Visitor& visitor, RunConfig& run);
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           config::Environment environment);
 
-/// As load_run_config, but CONFIG may be a bare network file, which gets every other key's default and no
-/// codec.
+/// As load_run_config, but CONFIG needs no data, and may be a bare network file, which gets every other key's
+/// default and no codec.
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides);
 
 /// The device of the rank with this `local_rank`: ranks use their machine's GPUs in turn. With `cuda` but no

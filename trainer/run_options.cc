@@ -152,8 +152,11 @@ void fields(Visitor& v, ExchangeConfig& o) {
       v, "timeout", o.timeout,
       "how long a rank waits in a step for others, without any progress, before the job ends; 0s: for ever",
       durations, "10min", false);
-  quantity(v, "timeout_outside_step", o.timeout_outside_step,
-           "the same at the start, for data, in evaluations and for checkpoints", durations, "30min", false);
+  quantity(
+      v, "timeout_outside_step", o.timeout_outside_step,
+      "how long a rank waits for others at the start, for data, in evaluations and for checkpoints, before "
+      "the job ends; 0s: for ever",
+      durations, "30min", false);
   v.section("link", "a slower network, emulated inside the transport; not with nccl",
             [&](Visitor& s) { fields(s, o.link); });
   v.shape([] {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from . import labels
 from .measures import TARGETS
-from .yaml_file import Node, StudyError, did_you_mean, flow, read
+from .yaml_file import Node, StudyError, did_you_mean, flow, option, read
 
 KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs", "timed")
 LAUNCHER = ("mpirun", "hosts", "options", "env")
@@ -49,7 +49,9 @@ class Study:
     config: str | None
     axes: list
     excludes: list  # of {axis: [labels]}
-    sets: dict
+    only: dict  # of the command line, {axis: [labels]}: the runs that are asked for
+    sets: dict  # those of the command line last
+    given: set  # keys of the command line
     target: tuple | None  # (metric, value)
     mpirun: str | None  # None: the one of the MPI library that the program is linked with
     hosts: list
@@ -64,7 +66,8 @@ class Study:
         return os.path.relpath(os.path.abspath(path), os.path.dirname(os.path.abspath(self.path)))
 
 
-def load(path):
+def load(path, sets=(), only=()):
+    """The study of a file. `sets` and `only`: words of the options --set and --only, KEY=VALUE and AXIS=VALUES."""
     root = read(path)
     if not root.is_map():
         root.fail("", f"expected a map of {', '.join(KEYS)}")
@@ -82,13 +85,16 @@ def load(path):
     ):
         root.fail("config", "is missing; give the configuration that the runs share, or an axis 'config'")
     launcher = _map(top.get("launcher"), "launcher", LAUNCHER)
+    given = _given(sets, axes)
     return Study(
         path=path,
         name=_word(top["name"], "name") if "name" in top else os.path.splitext(os.path.basename(path))[0],
         config=config,
         axes=axes,
         excludes=[_exclude(item, axes) for item in _list(top.get("exclude"), "exclude")],
-        sets=_sets(top.get("set"), "set"),
+        only=_only(only, axes),
+        sets={k: v for k, v in _sets(top.get("set"), "set").items() if k not in given} | given,
+        given=set(given),
         target=_target(top.get("target")),
         mpirun=_word(launcher["mpirun"], "launcher.mpirun") if "mpirun" in launcher else None,
         hosts=_words(launcher.get("hosts"), "launcher.hosts"),
@@ -187,15 +193,33 @@ def _sets(node, key):
         return {}
     if not node.is_map():
         node.fail(key, "expected a map of configuration keys and values, such as {train.epochs: 10}")
-    sets = {}
     for name, value in node.value.items():
-        if name.split(".")[0] not in SECTIONS:
-            value.fail(
-                f"{key}.{name}",
-                f"unknown key{did_you_mean(name.split('.')[0], SECTIONS)}; "
-                f"expected a key of the configuration: {', '.join(SECTIONS)}",
-            )
-        sets[name] = value.data()
+        _check_section(name, value, f"{key}.{name}")
+    return {name: value.data() for name, value in node.value.items()}
+
+
+def _check_section(name, node, key):
+    section = name.split(".")[0]
+    if section not in SECTIONS:
+        node.fail(
+            key,
+            f"unknown key{did_you_mean(section, SECTIONS)}; "
+            f"expected a key of the configuration: {', '.join(SECTIONS)}",
+        )
+
+
+def _given(words, axes):
+    """Keys and values of --set. What every run's axes set anyway would be lost."""
+    sets = {}
+    for word in words:
+        name, node = option("--set", word)
+        _check_section(name, node, "")
+        for axis in axes:
+            if all(any(f"{name}.".startswith(f"{key}.") for key in c.sets) for c in axis.choices):
+                node.fail("", f"has no effect: the axis '{axis.name}' sets it for each run")
+        if name in sets:
+            node.fail("", "is given twice")
+        sets[name] = node.data()
     return sets
 
 
@@ -303,6 +327,19 @@ def _link(node, key):
     return dict(zip(("bandwidth", "latency"), (part.strip() for part in parts)))
 
 
+def _only(words, axes):
+    """{axis: [labels]} of --only; several for an axis are alternatives."""
+    by_name = {axis.name: axis for axis in axes}
+    chosen = {}
+    for word in words:
+        name, node = option("--only", word)
+        if name not in by_name:
+            there = ", ".join(by_name) or "none"
+            node.fail("", f"there is no axis '{name}'{did_you_mean(name, by_name)}; there are: {there}")
+        chosen.setdefault(name, []).extend(_all_matching(by_name[name], node, ""))
+    return chosen
+
+
 def _exclude(node, axes):
     """Runs with one of these values on each of these axes are left out."""
     if not node.is_map() or not node.value:
@@ -315,13 +352,15 @@ def _exclude(node, axes):
                 f"exclude.{name}",
                 f"no such axis{did_you_mean(name, by_name)}; there are: {', '.join(by_name)}",
             )
-        rule[name] = [
-            _matching(by_name[name], item) for item in (values.value if values.is_list() else [values])
-        ]
+        rule[name] = _all_matching(by_name[name], values, f"exclude.{name}")
     return rule
 
 
-def _matching(axis, node: Node):
+def _all_matching(axis, node, key):
+    return [_matching(axis, item, key) for item in (node.value if node.is_list() else [node])]
+
+
+def _matching(axis, node: Node, key):
     data = node.data()
     for choice in axis.choices:
         # 1 and true are equal in Python.
@@ -330,6 +369,6 @@ def _matching(axis, node: Node):
             return choice.label
     known = [choice.label for choice in axis.choices]
     node.fail(
-        f"exclude.{axis.name}",
+        key,
         f"the axis has no '{flow(data)}'{did_you_mean(data, known)}; it has: {', '.join(known)}",
     )

@@ -94,6 +94,14 @@ def expand(study):
     return runs
 
 
+def chosen(study, runs):
+    """Those that the command line asks for. Raises StudyError."""
+    found = [run for run in runs if all(run.choices[axis] in names for axis, names in study.only.items())]
+    if not found:
+        raise StudyError(f"{study.path}: no run has all the values of --only; --dry-run without it lists the runs")
+    return found
+
+
 def _all_labels(run):
     return ", ".join(labels.of_choice(axis, label) for axis, label in run.choices.items())
 

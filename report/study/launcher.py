@@ -27,7 +27,7 @@ class Launcher:
     def check(self, runs):
         """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is
         missing."""
-        refused = {run.digest: run.problem or batch_problem(run) for run in runs}
+        refused = {run.digest: run.problem or data_problem(run) or batch_problem(run) for run in runs}
         refused = {digest: problem for digest, problem in refused.items() if problem}
         need = [run for run in runs if self.needs_mpirun(run)]
         if need:
@@ -115,15 +115,27 @@ class Launcher:
             words = ("show", run.config, *run.set_options(), "--json")
             return program.ask(*words, executable=self.executable, environment=variables.known(study.env))
         except program.Refused as message:
-            return f"{place_of(study, run, str(message))}: {message}"
+            place = place_of(study, run, str(message))
+            return f"{place}: {message}" if place else str(message)
+
+
+def data_problem(run):
+    """Training needs data, `lpsgd show` does not."""
+    if "dataset" in configuration.section(run.settings, "data"):
+        return None
+    return f"{run.config}: data: the key 'dataset' is missing"
 
 
 def batch_problem(run):
     """Why the program would refuse the batch size for the run's ranks; None if it would not."""
     batch, parts = run.batch_size, configuration.micro_batches(run.settings)
+    ranks = "1 rank" if run.ranks == 1 else f"{run.ranks} ranks"
+    sizes = configuration.section(run.settings, "train").get("batch_size")
+    if batch is None and isinstance(sizes, dict) and sizes:
+        known = ", ".join(map(str, sizes))
+        return f"run '{run.label}': train.batch_size: has no batch size for {ranks}; it has those for {known}"
     if not batch or type(parts) is not int or parts < 1 or batch % (run.ranks * parts) == 0:
         return None
-    ranks = "1 rank" if run.ranks == 1 else f"{run.ranks} ranks"
     more = f" with {parts} micro-batches each" if parts > 1 else ""
     return f"run '{run.label}': train.batch_size: {batch} samples cannot be divided evenly over {ranks}{more}"
 
@@ -138,13 +150,15 @@ def host_of_each_rank(hosts, ranks):
 
 
 def place_of(study, run, message):
-    """Where the study sets the key that the program's message names."""
+    """Where the study sets the key that the program's message names; nothing for one of the command line."""
     match = re.match(r"--set ([\w.\[\]]+)=", message)
     if match:
         for axis in study.axes:
             choice = next(c for c in axis.choices if c.label == run.choices[axis.name])
             if match[1] in choice.sets:
                 return f"{choice.where}: axes.{axis.name}"
+        if match[1] in study.given:
+            return ""
         if match[1] in study.sets:
             return f"{study.where['set']}: set"
     return f"{study.where.get('config', study.path)}: config"

@@ -101,15 +101,16 @@ def _is_of(folder, digest):
 
 class Runner:
 
-    def __init__(self, study, runs, launcher, out, jobs, refused):
-        """`refused`: digest -> why the run cannot start."""
+    def __init__(self, study, grid, runs, launcher, out, jobs, refused):
+        """`runs`: those of the grid that are to be trained. `refused`: digest -> why the run cannot start."""
         self.study = study
+        self.grid = grid
         self.runs = runs
         self.launcher = launcher
         self.out = out
         self.jobs = min(jobs, len(runs))
-        self.folders = find_folders(out, runs)
-        self.tables = Tables(study, runs, self.folder_of)
+        self.folders = find_folders(out, grid)
+        self.tables = Tables(study, grid, self.folder_of)
         self.clock = Clock(runs, jobs)
         self.progress = Progress(self.clock, len(runs))
         self.refused = refused
@@ -133,7 +134,7 @@ class Runner:
         pending = [run for run in self.runs if run.digest not in done and run.digest not in self.refused]
         about_grid = about_study(self.study, self.folders, self.jobs)
         self._guarded(lambda: files.replace(os.path.join(self.out, "study.json"), about_grid))
-        for run in self.runs:
+        for run in self.grid:
             self._guarded(lambda run=run: rename(self.study, run, self.folder_of(run)))
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")

@@ -56,27 +56,39 @@ def read(path):
     return parse(files.read_text(path, most=MAX_BYTES), path)
 
 
-def parse(text, path):
+def option(name, word):
+    """(key, Node) of an option's word, KEY=VALUE."""
+    key, equals, text = word.partition("=")
+    where = f"{name} {word}"
+    if not key or not equals:
+        raise StudyError(f"{where}: expected {name} KEY=VALUE")
+    return key, parse(text, where, is_file=False) if text.strip() else Node(None, where)
+
+
+def parse(text, path, is_file=True):
+    """Its root; `where` of an option's values has no line and column."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        at = f":{mark.line + 1}:{mark.column + 1}" if mark and is_file else ""
         raise StudyError(f"{path}{at}: not YAML: {files.yaml_problem(error)}") from None
     except RecursionError:
         raise StudyError(f"{path}: nested too deeply; at most {MAX_DEPTH} levels") from None
     if node is None:
         raise StudyError(f"{path}: is empty")
-    return Builder(path).build(node, 0)
+    return Builder(path, is_file).build(node, 0)
 
 
 class Builder:
-    def __init__(self, path):
+    def __init__(self, path, is_file):
         self.path = path
+        self.is_file = is_file
         self.count = 0
 
     def build(self, node, depth):
-        where = f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        at = f":{node.start_mark.line + 1}:{node.start_mark.column + 1}" if self.is_file else ""
+        where = self.path + at
         self.count += 1
         if self.count > MAX_VALUES:
             raise StudyError(f"{where}: more than {MAX_VALUES} values, aliases counted each time")

@@ -44,6 +44,19 @@ class Configs(Case):
         self.assertEqual(tree["parameter_bytes"], 4 * (576 + 16 + 64 + 16))
         self.assertIn("training holds 9344 bytes of layers' outputs and their gradients for each sample", run("show", path).out)
 
+    def test_show_needs_no_data(self):
+        network = "name: small\ninput: [8]\nclasses: 4\nlayers: [{dense: fc, units: 4}]\n"
+        self.write("small.yaml", network)
+        without = self.write("without.yaml", "network: small.yaml\nexchange: {codec: {kind: qsgd, bits: 2}, min_elements: 0}\n")
+        tree = json.loads(run("show", without, "--json").out)
+        self.assertEqual([(t["name"], t["codec"]["kind"] if isinstance(t["codec"], dict) else t["codec"]) for t in tree["tensors"]],
+                         [("fc.weight", "qsgd"), ("fc.bias", "qsgd")])
+        result = run("show", without, "--set", "data.train_samples=9")
+        self.assertEqual((result.status, result.err), (0, ""))
+        result = run("train", without)
+        self.assertEqual((result.status, result.out), (2, ""))
+        self.assertIn("without.yaml:1:1: data: the key 'dataset' is missing", result.err)
+
     def test_noise_has_the_recipe_of_the_study(self):
         def recipe(path):
             with open(path) as file:

@@ -43,6 +43,18 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
+TEST(Config, TruthIsWrittenAsYaml12HasIt) {
+  const auto read_fast = [](const std::string& word, bool before) {
+    Options o;
+    o.fast = before;
+    read(parse_text("{size: 4, rate: 1, fast: " + word + "}", "a"), "", o);
+    return o.fast;
+  };
+  for (const char* word : {"true", "True", "TRUE"}) EXPECT_TRUE(read_fast(word, false)) << word;
+  for (const char* word : {"false", "False", "FALSE"}) EXPECT_FALSE(read_fast(word, true)) << word;
+  for (const char* word : {"tRUE", "yes", "on"}) EXPECT_THROW(read_fast(word, false), ConfigError) << word;
+}
+
 TEST(Config, ReadsEveryType) {
   Options o;
   read(

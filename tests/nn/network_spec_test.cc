@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "nn/expression.h"
 #include "nn/network_file.h"
 #include "nn/shape.h"
 
@@ -338,6 +339,11 @@ TEST(NetworkSpec, ExpressionsAreChecked) {
             "net.yaml:5:24: layers[0]: in '$n * 9223372036854775807': overflows");
   EXPECT_EQ(with("$n +"), "net.yaml:5:24: layers[0]: in '$n +': it ends too soon");
   EXPECT_EQ(with("$n $n"), "net.yaml:5:24: layers[0]: in '$n $n': '$n' is not understood");
+  EXPECT_EQ(with("$n + 0.5"), "net.yaml:5:24: layers[0]: in '$n + 0.5': '0.5' is not an integer");
+  EXPECT_EQ(with("4 if $n == 3 else 0."),
+            "net.yaml:5:24: layers[0]: in '4 if $n == 3 else 0.': '.' is not understood");
+  EXPECT_EQ(with("4, init_deviation: 0.25 if $n == 3 else 0.5.1"),
+            "net.yaml:5:43: layers[0]: in '0.25 if $n == 3 else 0.5.1': '.1' is not understood");
   // What is not needed is read, but not computed.
   EXPECT_EQ(with("$n / 2 if $n % 2 == 0 else 4"), "no error");
   EXPECT_EQ(with("4 if $n > 2 else $n / 0"), "no error");
@@ -358,6 +364,17 @@ TEST(NetworkSpec, ExpressionsAreChecked) {
             at + "'$m if $n == 0 else 4': there is no parameter '$m', did you mean '$n'?; known here: "
                  "$n, $word");
   EXPECT_EQ(with("-$n"), "net.yaml:5:24: fc.units: expected an integer from 1 to 16777216, got '-3'");
+}
+
+TEST(NetworkSpec, ExpressionsChooseDecimalNumbers) {
+  const auto chosen = [](const std::string& n) {
+    ParameterScope scope;
+    scope.set("n", config::Value::plain(n));
+    return evaluate("0.25 if $n == 3 else 0.5 if $n == 1.5 else $n", scope, {}, "test");
+  };
+  EXPECT_EQ(chosen("3"), "0.25");
+  EXPECT_EQ(chosen("1.5"), "0.5");
+  EXPECT_EQ(chosen("0.75"), "0.75");
 }
 
 TEST(NetworkSpec, BlocksAreChecked) {

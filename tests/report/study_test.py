@@ -1,5 +1,6 @@
 """STUDY.yaml: the grid that it describes, and what it refuses."""
 
+import csv
 import json
 import os
 import subprocess
@@ -174,6 +175,7 @@ exclude:
             "mx_resnet20": 16,
             "warmup_resnet20": 20,
             "edbt2018": 6 * 68 + 21,
+            "edbt2018_accuracy": 3 * 19,
             "edbt2018_times": 6 * (1 + 3 * (7 + 1 + 6 + 6)) + 21,
             "edbt2018_times_cpu": 7 * (1 + 6 * 2),
         }
@@ -182,6 +184,26 @@ exclude:
         for name, count in expected.items():
             with self.subTest(study=name):
                 self.assertEqual(len(grid.expand(definition.load(str(folder / f"{name}.yaml")))), count)
+
+    def test_the_study_of_accuracy_has_the_published_curves(self):
+        names = {"32 bit": "none", "1bitSGD": "onebit_column", "1bitSGD*": "onebit64", "1bitSGD* 512": "onebit512"}
+        names |= {f"QSGD {bits} bit": f"qsgd{bits}" for bits in (2, 4, 8)}
+        study = definition.load(str(REPORT.parent / "configs" / "studies" / "edbt2018_accuracy.yaml"))
+        runs = [run for run in grid.expand(study) if run.choices["codec"] != "QSGD 4 bit 8192"]
+        found = [(run.ranks, run.choices["config"], names[run.choices["codec"]]) for run in runs]
+        lines = (REPORT / "published" / "accuracy.csv").read_text().splitlines()
+        curves = {tuple(row[:2]) for row in csv.reader(line for line in lines[2:])}
+        self.assertEqual(len(curves), 18)
+        self.assertEqual(sorted(found), sorted((ranks, *curve) for ranks in (2, 4, 8) for curve in curves))
+
+    def test_the_program_takes_the_networks_of_this_repositorys_studies(self):
+        """Once for each, with a codec of it: the grid's other runs differ in the exchange."""
+        for path in sorted((REPORT.parent / "configs" / "studies").glob("*.yaml")):
+            study = definition.load(str(path))
+            runs = {json.dumps([run.config, run.settings["network"]], default=str): run for run in grid.expand(study)}
+            with self.subTest(study=path.stem):
+                start = launcher.Launcher(study, LPSGD)
+                self.assertEqual(start.show(study, list(runs.values()))[1], {})
 
     def test_runs_of_this_repository_count_as_done(self):
         """Whoever copies them into a study's folder trains them no more."""
@@ -378,9 +400,7 @@ class Refused(StudyTest):
 
     def test_a_configuration_that_the_program_refuses(self):
         self.write("tiny.yaml", "network: {}\n")
-        self.refuse(
-            "config: tiny.yaml\n", "study.yaml:1:9: config: tiny.yaml:1:1: data: the key 'dataset' is missing"
-        )
+        self.refuse("config: tiny.yaml\n", "tiny.yaml: data: the key 'dataset' is missing")
         self.write("tiny.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
         self.refuse("config: tiny.yaml\n", "tiny.yaml: network: no file ")
 
@@ -390,6 +410,14 @@ class Refused(StudyTest):
         self.assertEqual(status, 1)
         self.assertRegex(err, r"run '3 ranks': train.batch_size: \d+ samples cannot be divided evenly over 3 ranks\n")
         self.assertEqual(err.count("\n"), 1, err)
+        sizes = "{train.batch_size: {1: 8, 2: 16}}"
+        for ranks in (3, 4):
+            expected = f"has no batch size for {ranks} ranks; it has those for 1, 2"
+            text = f"config: tiny.yaml\nset: {sizes}\naxes: {{transport: threads, ranks: [%s]}}\n"
+            status, out, err = self.study(text % f"1, 2, {ranks}", "--dry-run")
+            self.assertEqual((status, err.count("\n")), (1, 1))
+            self.assertTrue(err.endswith(f": run '{ranks} ranks': train.batch_size: {expected}\n"), err)
+            self.refuse(text % ranks, expected)
         self.refuse("config: tiny.yaml\nset: {train.micro_batches: 7}\n", "over 1 rank with 7 micro-batches each")
         self.refuse("config: tiny.yaml\nset: {train.micro_batches: 0}\n", "train.micro_batches: expected an integer from 1")
 
