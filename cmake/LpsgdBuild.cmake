@@ -137,6 +137,11 @@ function(lpsgd_library name)
   endif()
 endfunction()
 
+# Of code that decides what is done and when, and computes nothing itself: -O3 takes nearly twice as long to compile.
+function(lpsgd_compile_quickly name)
+  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
+endfunction()
+
 # The headers of all tests, compiled once. Its options must be those of tests, which are position independent executables.
 function(lpsgd_test_headers)
   file(CONFIGURE OUTPUT test_headers.cc CONTENT "")

@@ -11,7 +11,7 @@ import program
 import published
 import style
 import yaml
-from view import latex, page
+from view import latex, page, speedup
 from view.item import Item
 
 from costmodel import calibrate, cells, claim, equations, networks, outlook_figures
@@ -77,7 +77,7 @@ def speedups(model, given, folder):
 
 def intensity(network):
     """MB of float32 parameters per GFLOP of a sample, forward and backward."""
-    return 4 * network.parameters / 1e6 / (3 * network.flops / 1e9)
+    return speedup.megabytes_per_gflop(network.parameters, network.flops)
 
 
 def limit(model, given):

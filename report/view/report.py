@@ -13,7 +13,7 @@ import style
 from study import measures
 from words import counted
 
-from . import bars, coding, curves, differences, gather, latex, local_steps, page, scale, summary, tradeoff
+from . import bars, coding, curves, differences, gather, latex, local_steps, page, scale, speedup, summary, tradeoff
 from . import price as prices
 
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
@@ -85,6 +85,7 @@ def collect(read, target, price):
             items.append(bars.items(mine, transport))
             items.append(scale.table(mine, transport))
             items.append(scale.scalability(mine, timed, transport))
+            items.append(speedup.item(mine, transport))
     items.append(prices.item(gather.timed(everything), price))
     return [item for item in items if item is not None]
 

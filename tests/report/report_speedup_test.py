@@ -1,0 +1,146 @@
+"""Samples per second of codecs over those of full precision, against parameters per arithmetic."""
+
+import contextlib
+import io
+import os
+import unittest
+
+import yaml
+from harness import SOURCE, find_program
+from report_harness import FOUR, NONE, ReportTest
+
+from costmodel import networks, outlook
+from view import speedup
+
+os.environ["LPSGD_PROGRAM"] = find_program()
+PLACES = ("network", "ranks", "transport")
+# Dense layers of n x n: (n^2 + n) parameters, 2 n^2 + n FLOP; a convolution of 1 to 2 channels over 8 x 8.
+DENSE = {"name": "dense", "input": [16], "classes": 16, "layers": [{"dense": "fc", "units": 16}]}
+CONV = {
+    "name": "conv",
+    "input": [8, 8, 1],
+    "classes": 2,
+    "layers": [{"conv": "c", "filters": 2, "kernel": 3, "pad": 1}, "average_pool", "flatten", {"dense": "fc", "units": 2}],
+}
+OF_DENSE = 4 * (16 * 16 + 16) / 1e6 / (3 * (2 * 16 * 16 + 16) / 1e9)
+EIGHT = {**FOUR, "bits": 8}
+
+
+class Speedup(ReportTest):
+    def run_of(self, name, network, codec, speed, ranks=2, data=None, **options):
+        folder = self.run_folder(name, [50, 60], codec, ranks=ranks, speed=speed, network=network["name"], **options)
+        path = self.root / name / "config.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["network"] = network
+        config["data"] = {"dataset": "noise", **(data or {})}
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return folder
+
+    def item(self, folders, transport="mpi"):
+        groups = self.groups(folders, PLACES)
+        return speedup.item([group for group in groups if group.transport == transport], transport)
+
+    def found(self, folders):
+        """{(network, codec's label, ranks): (MB per GFLOP, speed-up)} of the runs here."""
+        data = self.item(folders).data
+        return {(r.network, r.label, r.ranks): (r.mb_per_gflop, r.speedup) for r in data.itertuples() if r.of == "here"}
+
+    def test_codecs_are_divided_by_full_precision(self):
+        folders = [
+            self.run_of("d", DENSE, NONE, 100.0),
+            self.run_of("d4", DENSE, FOUR, 250.0),
+            self.run_of("d8", DENSE, EIGHT, 200.0),
+            self.run_of("c", CONV, NONE, 40.0),
+            self.run_of("c4", CONV, FOUR, 44.0),
+        ]
+        found = self.found(folders)
+        self.assertEqual(len(found), 3)
+        values = {(network, "4" in label): value for (network, label, _), (_, value) in found.items()}
+        self.assertEqual(values, {("dense", True): 2.5, ("dense", False): 2.0, ("conv", True): 1.1})
+        for (network, _, ranks), (size, _) in found.items():
+            self.assertEqual(ranks, 2)
+            if network == "dense":
+                self.assertAlmostEqual(size, OF_DENSE)
+
+    def test_the_largest_number_of_ranks_that_both_have(self):
+        folders = [
+            self.run_of(f"{network['name']}-{name}-{k}", network, codec, speed * k, k)
+            for network in (DENSE, CONV)
+            for name, codec, speed, ranks in (("none", NONE, 10.0, (1, 2, 4)), ("four", FOUR, 15.0, (2, 4, 8)))
+            for k in ranks
+        ]
+        self.assertEqual({(network, ranks) for network, _, ranks in self.found(folders)}, {("dense", 4), ("conv", 4)})
+
+    def test_the_base_has_the_same_settings(self):
+        """Another link, or another batch, is no base; another collective is, where there is none of the own."""
+        slow, fast = {"link": {"bandwidth": "1Gbit"}}, {"link": {"bandwidth": "10Gbit"}}
+        folders = [
+            self.run_of("d", DENSE, NONE, 100.0, **slow),
+            self.run_of("df", DENSE, NONE, 400.0, **fast),
+            self.run_of("d4", DENSE, FOUR, 250.0, **slow),
+            self.run_of("d4f", DENSE, FOUR, 440.0, **fast),
+            self.run_of("c", CONV, NONE, 40.0, collective="allreduce", **slow),
+            self.run_of("c4", CONV, FOUR, 44.0, **slow),
+            self.run_of("c4f", CONV, FOUR, 99.0, **fast),
+        ]
+        found = self.found(folders)
+        self.assertEqual(sorted((network, value) for (network, _, _), (_, value) in found.items()),
+                         [("conv", 1.1), ("dense", 1.1), ("dense", 2.5)])
+
+    def test_one_network_or_full_precision_alone_makes_no_figure(self):
+        dense = [self.run_of("d", DENSE, NONE, 100.0), self.run_of("d4", DENSE, FOUR, 250.0)]
+        self.assertIsNone(self.item(dense))
+        conv = self.run_of("c", CONV, NONE, 40.0)
+        self.assertIsNone(self.item([*dense, conv]))
+        self.assertIsNotNone(self.item([*dense, conv, self.run_of("c4", CONV, FOUR, 44.0)]))
+
+    def test_variants_of_one_network(self):
+        wide = {**DENSE, "input": [64]}
+        folders = [self.run_of("d", DENSE, NONE, 100.0), self.run_of("d4", DENSE, FOUR, 150.0)]
+        folders += [self.run_of("w", wide, NONE, 50.0), self.run_of("w4", wide, FOUR, 100.0)]
+        values = sorted(self.found(folders).values())
+        self.assertEqual([value for _, value in values], [2.0, 1.5] if values[0][1] == 2.0 else [1.5, 2.0])
+        self.assertNotEqual(values[0][0], values[1][0])
+
+    def test_sequences_of_any_length_are_left_out(self):
+        lstm = {"name": "lstm", "input": ["any", 4], "classes": 3, "layers": [{"lstm": "l", "cell": 5}, {"dense": "fc", "units": 3}]}
+        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("d", DENSE), ("c", CONV))
+                   for i, (codec, speed) in enumerate(((NONE, 10.0), (FOUR, 20.0)))]
+        whole = [self.run_of("l", lstm, NONE, 10.0), self.run_of("l4", lstm, FOUR, 20.0)]
+        self.assertEqual({network for network, _, _ in self.found([*folders, *whole])}, {"dense", "conv"})
+        cut = {"truncate": 20}
+        pieces = [self.run_of("p", lstm, NONE, 10.0, data=cut), self.run_of("p4", lstm, FOUR, 20.0, data=cut)]
+        self.assertEqual({network for network, _, _ in self.found([*folders, *pieces])}, {"dense", "conv", "lstm"})
+
+    def test_a_network_that_the_program_refuses_is_left_out(self):
+        bad = {**DENSE, "name": "bad", "layers": [{"nothing": "n"}]}
+        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("d", DENSE), ("c", CONV), ("b", bad))
+                   for i, (codec, speed) in enumerate(((NONE, 10.0), (FOUR, 20.0)))]
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            found = self.found(folders)
+        self.assertEqual({network for network, _, _ in found}, {"dense", "conv"})
+        self.assertIn("lpsgd report: no speed-up against parameters for bad: ", err.getvalue())
+        self.assertEqual(err.getvalue().count("\n"), 1)
+
+    def test_the_studys_cells_are_beside(self):
+        """Of its networks and the codecs that are here, at its largest number of ranks; with the size of ours."""
+        alexnet = yaml.safe_load((networks_file("alexnet")).read_text())
+        resnet = yaml.safe_load((networks_file("resnet50")).read_text())
+        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("a", alexnet), ("r", resnet))
+                   for i, (codec, speed) in enumerate(((NONE, 10.0), (EIGHT, 20.0)))]
+        data = self.item(folders).data
+        study = {row.network: row for row in data.itertuples() if row.of != "here"}
+        self.assertEqual({n: (row.label, row.ranks) for n, row in study.items()},
+                         {"alexnet": ("QSGD 8 bit", 16), "resnet50": ("QSGD 8 bit", 16)})
+        self.assertAlmostEqual(study["alexnet"].speedup, 535.0 / 192.1)
+        self.assertAlmostEqual(study["resnet50"].speedup, 416.8 / 272.3)
+        self.assertAlmostEqual(study["alexnet"].mb_per_gflop, outlook.intensity(networks.study_network("alexnet")))
+
+
+def networks_file(name):
+    return SOURCE / "configs" / "networks" / f"{name}.yaml"
+
+
+if __name__ == "__main__":
+    unittest.main()
