@@ -139,7 +139,7 @@ endfunction()
 
 # Of code that decides what is done and when, and computes nothing itself: -O3 takes nearly twice as long to compile.
 function(lpsgd_compile_quickly name)
-  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
+  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 endfunction()
 
 # The headers of all tests, compiled once. Its options must be those of tests, which are position independent executables.
