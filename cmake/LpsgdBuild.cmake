@@ -137,7 +137,7 @@ function(lpsgd_library name)
   endif()
 endfunction()
 
-# Of code that decides what is done and when, and computes nothing itself: -O3 takes nearly twice as long to compile.
+# Of code that decides what is done in a step, and computes none of it: -O3 takes nearly twice as long to compile.
 function(lpsgd_compile_quickly name)
   target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 endfunction()

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -73,14 +74,22 @@ class Evaluator {
     while (at_ < text_.size() && in_word(text_[at_])) ++at_;
     return text_.substr(begin, at_ - begin);
   }
-  /// A word, or an integer, or a decimal number.
+  bool is_digit(std::size_t at) const {
+    return at < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at]));
+  }
+  /// A word, or an integer, or a decimal number such as 0.5 and 1e-3.
   std::string literal() {
+    const std::size_t begin = at_;
     std::string w = word();
-    const bool is_whole = !w.empty() && w.find_first_not_of("0123456789") == std::string::npos;
-    if (is_whole && at_ + 1 < text_.size() && text_[at_] == '.' &&
-        std::isdigit(static_cast<unsigned char>(text_[at_ + 1]))) {
+    if (!is_digit(begin)) return w;
+    if (w.find_first_not_of("0123456789") == std::string::npos && is_digit(at_ + 1) && text_[at_] == '.') {
       ++at_;
       w += '.' + word();
+    }
+    if ((w.back() == 'e' || w.back() == 'E') && is_digit(at_ + 1) &&
+        (text_[at_] == '-' || text_[at_] == '+')) {
+      w += text_[at_++];
+      w += word();
     }
     return w;
   }
@@ -142,10 +151,24 @@ class Evaluator {
     if (take("not")) return !truth(negation());
     return comparison();
   }
+  /// Of an integer or a decimal number.
+  static std::optional<double> number(const Result& r) {
+    if (const auto* x = std::get_if<std::int64_t>(&r)) return static_cast<double>(*x);
+    const auto* w = std::get_if<std::string>(&r);
+    double x = 0;
+    if (!w || w->empty()) return std::nullopt;
+    const auto [end, error] = std::from_chars(w->data(), w->data() + w->size(), x);
+    return error == std::errc{} && end == w->data() + w->size() ? std::optional(x) : std::nullopt;
+  }
+  static bool same(const Result& a, const Result& b) {
+    if (std::holds_alternative<std::int64_t>(a) && std::holds_alternative<std::int64_t>(b)) return a == b;
+    const std::optional<double> x = number(a), y = number(b);
+    return x && y ? *x == *y : a == b;
+  }
   Result comparison() {
     Result a = sum();
-    if (take("==")) return a == sum();
-    if (take("!=")) return a != sum();
+    if (take("==")) return same(a, sum());
+    if (take("!=")) return !same(a, sum());
     if (take("<=")) return integer(a) <= integer(sum());
     if (take(">=")) return integer(a) >= integer(sum());
     if (take("<")) return integer(a) < integer(sum());
@@ -191,7 +214,10 @@ class Evaluator {
       return r;
     }
     if (take("-")) {
-      const std::int64_t x = integer(factor());
+      const Result r = factor();
+      const auto* w = std::get_if<std::string>(&r);
+      if (w && number(r)) return w->front() == '-' ? w->substr(1) : '-' + *w;
+      const std::int64_t x = integer(r);
       if (x == INT64_MIN && unused_ == 0) fail("overflows");
       return x == INT64_MIN ? x : -x;
     }
@@ -219,8 +245,8 @@ class Evaluator {
   }
 
   Result parse(const std::string& w) const {
-    if (w == "true") return true;
-    if (w == "false") return false;
+    if (w == "true" || w == "True" || w == "TRUE") return true;
+    if (w == "false" || w == "False" || w == "FALSE") return false;
     std::int64_t x = 0;
     const auto [end, error] = std::from_chars(w.data(), w.data() + w.size(), x);
     if (end == w.data() + w.size() && !w.empty()) {

@@ -1,7 +1,7 @@
 // Expressions in network files: "$n", "2 * $width", "$stride != 1 or not $norm". Values are integers, true,
-// false, decimal numbers and words; operators compute with the first three, and compare and choose all. The
-// operators, from the lowest precedence to the highest, are: A if C else B, or, and, not, == != < <= > >=, +
-// -, * / %, unary -. A division must have no remainder.
+// false, decimal numbers and words. Of decimal numbers and words there are only ==, !=, the choice, and the
+// unary - of a number. The operators, from the lowest precedence to the highest, are: A if C else B, or, and,
+// not, == != < <= > >=, + -, * / %, unary -. A division must have no remainder.
 #pragma once
 
 #include <map>

@@ -65,14 +65,14 @@ def arguments():
     return parsed
 
 
-def dry_run(start, runs, shown, out, jobs, steps, refused):
+def dry_run(start, every_run, runs, shown, out, jobs, steps, refused):
     def tell(text):
         print(f"lpsgd study: {text}", file=sys.stderr)
 
-    folders = runner.find_folders(out, runs)
+    folders = runner.find_folders(out, every_run)
     able = [run for run in runs if run.digest not in refused]
     timed = timing.measure(start, able, folders, steps, tell, out, jobs) if steps else None
-    print("\n".join(estimate.lines(runs, shown, jobs, folders, timed, start.hosts)))
+    print("\n".join(estimate.lines(runs, shown, jobs, folders, timed, start.hosts, every_run)))
     for run in runs:
         if run.digest in refused:
             tell(f"{run.name}: {refused[run.digest]}")
@@ -105,7 +105,7 @@ def main():
         shown, refused = check(start, study, runs, not options.dry_run or options.time_steps)
         out = options.out or os.path.join("runs", study.name)
         if options.dry_run:
-            return dry_run(start, runs, shown, out, jobs, options.time_steps, refused)
+            return dry_run(start, every_run, runs, shown, out, jobs, options.time_steps, refused)
         lock = runner.Lock(out)
         return runner.Runner(study, every_run, runs, start, out, jobs, refused).all()
     finally:

@@ -6,6 +6,7 @@ import os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published")
 NAME = "the EDBT 2018 study"
+K80 = "study (K80)"  # of its rows beside the runs'
 SOURCE = (
     "Grubic, Tam, Alistarh, Zhang: Synchronous multi-GPU deep learning with low-precision communication: "
     "an experimental study, EDBT 2018"

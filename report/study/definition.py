@@ -212,10 +212,10 @@ def _given(words, axes):
     """Keys and values of --set. What every run's axes set anyway would be lost."""
     sets = {}
     for word in words:
-        name, node = option("--set", word)
+        name, node = option("--set", word, "KEY=VALUE")
         _check_section(name, node, "")
         for axis in axes:
-            if all(any(f"{name}.".startswith(f"{key}.") for key in c.sets) for c in axis.choices):
+            if all(any(f"{name}.".startswith(f"{key}.") for key in keys_of(c)) for c in axis.choices):
                 node.fail("", f"has no effect: the axis '{axis.name}' sets it for each run")
         if name in sets:
             node.fail("", "is given twice")
@@ -327,12 +327,17 @@ def _link(node, key):
     return dict(zip(("bandwidth", "latency"), (part.strip() for part in parts)))
 
 
+def keys_of(choice):
+    """Of the configuration: those that it sets."""
+    return [*choice.sets, *(["exchange.ranks"] if choice.ranks else [])]
+
+
 def _only(words, axes):
     """{axis: [labels]} of --only; several for an axis are alternatives."""
     by_name = {axis.name: axis for axis in axes}
     chosen = {}
     for word in words:
-        name, node = option("--only", word)
+        name, node = option("--only", word, "AXIS=VALUES")
         if name not in by_name:
             there = ", ".join(by_name) or "none"
             node.fail("", f"there is no axis '{name}'{did_you_mean(name, by_name)}; there are: {there}")

@@ -1,6 +1,7 @@
 """The runs of a study: every combination of its axes' values but the excluded ones, in the order of the
 file."""
 
+import copy
 import functools
 import hashlib
 import itertools
@@ -205,7 +206,7 @@ def _resolved(config, sets, path):
     """The configuration with the values of `sets`, and the network's file in place of its path."""
     settings = json.loads(json.dumps(config))
     if "network" in sets:
-        settings["network"] = sets["network"]
+        settings["network"] = copy.deepcopy(sets["network"])
     settings["network"] = _network(settings.get("network"), path)
     for key, value in sets.items():
         if key != "network":
@@ -269,7 +270,7 @@ def assign(settings, path, value):
         else:
             following = settings.get(part)
         if is_last:
-            settings[part] = value
+            settings[part] = copy.deepcopy(value)  # a later key may change it, for this run alone
             return
         if not isinstance(following, (dict, list)):
             # A scalar codec is its kind.

@@ -27,7 +27,7 @@ class Launcher:
     def check(self, runs):
         """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is
         missing."""
-        refused = {run.digest: run.problem or data_problem(run) or batch_problem(run) for run in runs}
+        refused = {run.digest: run.problem or batch_problem(run) for run in runs}
         refused = {digest: problem for digest, problem in refused.items() if problem}
         need = [run for run in runs if self.needs_mpirun(run)]
         if need:
@@ -106,6 +106,9 @@ class Launcher:
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
             answers = list(pool.map(lambda group: self._show_one(study, group[0]), asked.values()))
         by_run = {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
+        for run in runs:
+            if isinstance(by_run[run.digest], dict) and (problem := data_problem(study, run)):
+                by_run[run.digest] = problem
         shown = {digest: answer for digest, answer in by_run.items() if isinstance(answer, dict)}
         return shown, {digest: answer for digest, answer in by_run.items() if digest not in shown}
 
@@ -119,11 +122,11 @@ class Launcher:
             return f"{place}: {message}" if place else str(message)
 
 
-def data_problem(run):
-    """Training needs data, `lpsgd show` does not."""
+def data_problem(study, run):
+    """Training needs data, `lpsgd show` does not. None where the run names a data set."""
     if "dataset" in configuration.section(run.settings, "data"):
         return None
-    return f"{run.config}: data: the key 'dataset' is missing"
+    return f"{place_of(study, run, '')}: {run.config}: data: the key 'dataset' is missing"
 
 
 def batch_problem(run):
@@ -131,7 +134,7 @@ def batch_problem(run):
     batch, parts = run.batch_size, configuration.micro_batches(run.settings)
     ranks = "1 rank" if run.ranks == 1 else f"{run.ranks} ranks"
     sizes = configuration.section(run.settings, "train").get("batch_size")
-    if batch is None and isinstance(sizes, dict) and sizes:
+    if isinstance(sizes, dict) and sizes and not {run.ranks, str(run.ranks)} & sizes.keys():
         known = ", ".join(map(str, sizes))
         return f"run '{run.label}': train.batch_size: has no batch size for {ranks}; it has those for {known}"
     if not batch or type(parts) is not int or parts < 1 or batch % (run.ranks * parts) == 0:

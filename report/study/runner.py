@@ -111,7 +111,7 @@ class Runner:
         self.jobs = min(jobs, len(runs))
         self.folders = find_folders(out, grid)
         self.tables = Tables(study, grid, self.folder_of)
-        self.clock = Clock(runs, jobs)
+        self.clock = Clock(grid, jobs)
         self.progress = Progress(self.clock, len(runs))
         self.refused = refused
         self.failures = {}  # digest -> (run, error)
@@ -129,7 +129,7 @@ class Runner:
         """Runs the grid. Returns the exit status."""
         children.handle_signals(self._stop)
         done = {run.digest for run in self.runs if self.is_done(run)}
-        for run in self.runs:
+        for run in self.grid:
             self.clock.measure(run, self.folder_of(run))
         pending = [run for run in self.runs if run.digest not in done and run.digest not in self.refused]
         about_grid = about_study(self.study, self.folders, self.jobs)

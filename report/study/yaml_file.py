@@ -56,12 +56,12 @@ def read(path):
     return parse(files.read_text(path, most=MAX_BYTES), path)
 
 
-def option(name, word):
-    """(key, Node) of an option's word, KEY=VALUE."""
+def option(name, word, form):
+    """(key, Node) of an option's word, which has the form KEY=VALUE."""
     key, equals, text = word.partition("=")
     where = f"{name} {word}"
     if not key or not equals:
-        raise StudyError(f"{where}: expected {name} KEY=VALUE")
+        raise StudyError(f"{where}: expected {name} {form}")
     return key, parse(text, where, is_file=False) if text.strip() else Node(None, where)
 
 

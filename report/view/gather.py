@@ -80,6 +80,23 @@ class Group:
         ]
 
 
+def is_same_machine(group, other):
+    """Or one of the same kind, as far as their records say; else whether they are the same copy."""
+    machines = [machine_of(one.runs[0]) for one in (group, other)]
+    if all(machines):
+        return machines[0] == machines[1]
+    return group.runs[0].copy == other.runs[0].copy
+
+
+def machine_of(run):
+    """Processor, cores and kinds of devices; nothing where the run's record has none of them. Hosts of one cluster are
+    alike."""
+    about = run.environment
+    devices = about.get("devices")
+    parts = [about.get("cpu_info"), about.get("cpu_cores"), sorted(set(map(str, devices))) if devices else None]
+    return parts if any(parts) else None
+
+
 def timed(groups):
     return [kept for group in groups if (kept := group.timed())]
 

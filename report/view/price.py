@@ -1,5 +1,5 @@
-"""Price against accuracy (Fig. 16 of the EDBT 2018 study, left). Its right half is the cost model's
-outlook."""
+"""Price against accuracy (Fig. 16 of the EDBT 2018 study, left). Its right half is in
+speedup.py, and in the cost model's outlook."""
 
 import pandas
 from matplotlib.ticker import FuncFormatter
@@ -40,7 +40,7 @@ def cheapest():
                     dollars, ranks = min(found)
                     rows.append(
                         {
-                            "of": "study (K80)",
+                            "of": published.K80,
                             "network": network,
                             "label": published.codec_name(codec) if ranks > 1 else published.ONE_GPU,
                             "codec": codec,

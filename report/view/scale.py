@@ -38,7 +38,7 @@ def table(groups, transport):
                 {
                     "network": network,
                     "codec": published.codec_name(codec),
-                    "of": "study (K80)",
+                    "of": published.K80,
                     **{str(k): value for (c, k), value in cells.items() if c == codec},
                 }
             )
@@ -189,6 +189,6 @@ def _study(axes, known, looks, network):
     rows = []
     for codec, points in known.items():
         axes.plot(*zip(*points), **looks[codec])
-        about = {"network": network, "label": _study_label(codec), "of": "study (K80)"}
+        about = {"network": network, "label": _study_label(codec), "of": published.K80}
         rows += [{**about, "ranks": k, "scalability": y} for k, y in points]
     return rows

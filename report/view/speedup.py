@@ -11,12 +11,15 @@ import style
 from configuration import section
 from errors import UserError
 
-from . import labelling
+from . import gather, labelling
 from .gather import tell
 from .item import Item
 
-CODEC = ("exchange.codec", "exchange.min_elements", "exchange.collective")  # may differ from the base's
-STUDY = "study (K80)"
+# What a codec beside full precision may have of its own.
+CODEC = tuple(
+    f"exchange.{key}"
+    for key in ("codec", "min_elements", "rules", "warmup_epochs", "collective", "ranks_per_block")
+)
 POINT = {"linestyle": "none", "markevery": None}
 HOLLOW = {"markerfacecolor": "white", "markeredgewidth": 1.2, "markersize": 6}
 
@@ -47,8 +50,8 @@ def _asked(run):
 
 
 def full_precision(groups, group):
-    """The samples/s without a codec, with the same ranks and all other settings; of several collectives the group's own
-    first. None where there is no such run."""
+    """The samples/s without a codec, on the same machine with the same ranks and all other settings; of several
+    collectives the group's own first. None where there is no such run."""
 
     def others(one):
         found = labelling.settings(one.runs[0].config)
@@ -56,13 +59,17 @@ def full_precision(groups, group):
 
     def is_base(one):
         same = all(getattr(one, name) == getattr(group, name) for name in ("network", "ranks", "transport"))
-        return same and one.runs[0].copy == group.runs[0].copy and one.codec == "none" and others(one) == others(group)
+        is_real = one.codec == "none" and not one.simulated
+        return same and is_real and gather.is_same_machine(one, group) and others(one) == others(group)
+
+    def distance(one):
+        return one.collective != group.collective, one.runs[0].copy != group.runs[0].copy
 
     able = [one for one in groups if is_base(one)]
-    return min(able, key=lambda one: one.collective != group.collective).mean("samples_per_s") if able else None
+    return min(able, key=distance).mean("samples_per_s") if able else None
 
 
-def fastest(groups):
+def at_most_ranks(groups):
     """{(network, label): (group, speed-up)} of each setting at the largest number of ranks that full precision has, too."""
     out = {}
     for group in sorted(groups, key=lambda group: group.ranks):
@@ -74,7 +81,7 @@ def fastest(groups):
 
 def rows_of(groups, transport):
     """The figure's points: the runs', and the study's of the same networks and codecs. Nothing for one network alone."""
-    found = fastest(groups)
+    found = at_most_ranks(groups)
     networks = {json.dumps(section(group.runs[0].config, "network"), default=str) for group, _ in found.values()}
     known, rows, codecs = {}, [], {}
     for group, value in found.values() if len(networks) > 1 else ():
@@ -88,7 +95,7 @@ def rows_of(groups, transport):
             ranks = max((k for c, k in cells if c == codec and k > 1 and ("none", k) in cells), default=None)
             if ranks:
                 value = cells[codec, ranks] / cells["none", ranks]
-                rows.append(_row(network, published.codec_name(codec), STUDY, ranks, size, value))
+                rows.append(_row(network, published.codec_name(codec), published.K80, ranks, size, value))
     return rows, codecs
 
 
@@ -101,9 +108,9 @@ def item(groups, transport):
     rows, codecs = rows_of(groups, transport)
     if len({row["mb_per_gflop"] for row in rows}) < 2:
         return None
-    labels = dict.fromkeys(row["label"] for row in rows if row["of"] != STUDY)
+    labels = dict.fromkeys(row["label"] for row in rows if row["of"] != published.K80)
     looks = {label: {**style.line(i), **POINT, "markersize": 8} for i, label in enumerate(labels)}
-    there = {row["label"] for row in rows if row["of"] == STUDY}
+    there = {row["label"] for row in rows if row["of"] == published.K80}
     studys = {
         name: {**POINT, **HOLLOW, "marker": looks[label]["marker"], "markeredgecolor": looks[label]["color"]}
         for codec, label in codecs.items()
@@ -113,7 +120,7 @@ def item(groups, transport):
     figure, (axes,), legend, columns = style.panels(1, [*named], width=8.2, height=4.6)
     highest = {}
     for row in sorted(rows, key=lambda row: row["speedup"]):
-        look = studys[row["label"]] if row["of"] == STUDY else looks[row["label"]]
+        look = studys[row["label"]] if row["of"] == published.K80 else looks[row["label"]]
         axes.plot(row["mb_per_gflop"], row["speedup"], **look)
         highest[row["network"], row["mb_per_gflop"]] = row["mb_per_gflop"], row["speedup"], row["network"]
     axes.axhline(1, **style.REFERENCE)
@@ -129,8 +136,9 @@ def item(groups, transport):
     return Item(
         f"speedup_against_parameters_{transport}",
         f"Speed-up against parameters over {transport} (Fig. 16 of {published.NAME}, right)",
-        "Samples per second over those of full precision with the same ranks and settings, for each network and codec "
-        f"at the largest number of ranks that has both.{hollow} Sequences of any length are left out.",
+        "Samples per second over those of full precision with the same ranks and settings (the collective may be another "
+        f"one), for each network and codec at the largest number of ranks that has both.{hollow} Sequences of any length "
+        "are left out.",
         pandas.DataFrame(rows),
         figure,
     )

@@ -375,6 +375,34 @@ TEST(NetworkSpec, ExpressionsChooseDecimalNumbers) {
   EXPECT_EQ(chosen("3"), "0.25");
   EXPECT_EQ(chosen("1.5"), "0.5");
   EXPECT_EQ(chosen("0.75"), "0.75");
+  EXPECT_EQ(chosen("3.0"), "0.25") << "numbers are compared, not their texts";
+  EXPECT_EQ(chosen("15e-1"), "0.5");
+}
+
+TEST(NetworkSpec, ExpressionsReadNumbersAsYamlHasThem) {
+  const auto result = [](const std::string& expression) {
+    ParameterScope scope;
+    for (const auto& [name, value] : {std::pair{"p", "0.5"},
+                                      {"z", "0.0"},
+                                      {"s", "1e-3"},
+                                      {"n", "3"},
+                                      {"m", "-2.5"},
+                                      {"flag", "TRUE"},
+                                      {"word", "x"}})
+      scope.set(name, config::Value::plain(value));
+    return evaluate(expression, scope, {}, "test");
+  };
+  for (const char* expression :
+       {"$p == 0.50", "$z == 0", "$s == 0.001", "$n == 3.0", "$flag", "$flag == True", "not FALSE or $n == 0",
+        "-$p == -0.5", "$m == -2.5", "-$m == 25e-1", "$word == x", "$word != 0.5", "$n - 1 == 2", "$p != 5"})
+    EXPECT_EQ(result(expression), "true") << expression;
+  EXPECT_EQ(result("-0.5 if $n == 3 else 1"), "-0.5");
+  EXPECT_EQ(result("1.5e-3 if $n == 3 else 1"), "1.5e-3");
+  EXPECT_EQ(result("2E+4 if $n == 3 else 1"), "2E+4");
+  EXPECT_EQ(result("9223372036854775807 == 9223372036854775806"), "false") << "integers are compared exactly";
+  for (const char* expression :
+       {"$p + 1", "$p < 1", "1e-", "1. if $flag else 2", ".5 if $flag else 2", "1e-3 * $n", "-$word"})
+    EXPECT_THROW(result(expression), ConfigError) << expression;
 }
 
 TEST(NetworkSpec, BlocksAreChecked) {

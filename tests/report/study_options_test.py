@@ -55,8 +55,8 @@ class Only(OptionsTest):
 
     def test_what_it_refuses(self):
         for only, expected in (
-            ("ranks", "--only ranks: expected --only KEY=VALUE"),
-            ("=2", "--only =2: expected --only KEY=VALUE"),
+            ("ranks", "--only ranks: expected --only AXIS=VALUES"),
+            ("=2", "--only =2: expected --only AXIS=VALUES"),
             ("rank=2", "--only rank=2: there is no axis 'rank', did you mean 'ranks'?; there are: codec, ranks, link"),
             ("ranks=3", "--only ranks=3: the axis has no '3'; it has: 1, 2, 4"),
             ("codec=for", "--only codec=for: the axis has no 'for', did you mean 'four'?; it has: none, four, fp16"),
@@ -73,6 +73,8 @@ class Only(OptionsTest):
         )
 
     def test_a_part_is_trained_and_then_the_rest(self):
+        _, said, _ = self.study(TWO_RANKS, "--dry-run", "--only", "ranks=1")
+        self.assertIn("the time is not known", said)
         status, said, err = self.study(TWO_RANKS, "--only", "ranks=2")
         self.assertEqual((status, err), (0, ""))
         self.assertIn("1 of 1 runs done", said)
@@ -81,6 +83,7 @@ class Only(OptionsTest):
         _, said, _ = self.study(TWO_RANKS, "--dry-run", "--only", "ranks=1")
         self.assertIn("1_rank", said)
         self.assertNotIn("2_ranks", said)
+        self.assertNotIn("not known", said, "a finished run counts, though it is not chosen")
         status, said, err = self.study(TWO_RANKS)
         self.assertEqual((status, err), (0, ""))
         self.assertIn("1 of 2 runs are done already", said)
@@ -106,6 +109,13 @@ class Set(OptionsTest):
         self.assertEqual([run.settings["train"]["epochs"] for run in runs], [1, 7])
         self.assertEqual([run.settings["exchange"]["codec"] for run in runs], [{"kind": "qsgd", "bits": 2}, "fp16"])
 
+    def test_a_map_is_not_shared_by_the_runs(self):
+        text = HEAD + "axes: {codec: [{name: fast, value: fp16, set: {schedule.lr: 0.5}}, bf16]}\n"
+        for given, written in ((["schedule={lr: 0.1}"], ""), ([], "set: {schedule: {lr: 0.1}}\n")):
+            _, runs = self.given(text + written, given)
+            self.assertEqual([run.settings["schedule"]["lr"] for run in runs], [0.5, 0.1])
+            self.assertEqual([run.sets["schedule"] for run in runs], [{"lr": 0.1}] * 2)
+
     def test_what_it_refuses(self):
         sections = "network, data, train, optimizer, schedule, exchange, sync, checkpoint, metrics"
         for sets, expected in (
@@ -114,6 +124,7 @@ class Set(OptionsTest):
              f"configuration: {sections}"),
             (["exchange.codec=fp16"], "--set exchange.codec=fp16: has no effect: the axis 'codec' sets it for each run"),
             (["exchange.codec.bits=2"], "--set exchange.codec.bits=2: has no effect: the axis 'codec' sets it for each run"),
+            (["exchange.ranks=8"], "--set exchange.ranks=8: has no effect: the axis 'ranks' sets it for each run"),
             (["train.epochs=1", "train.epochs=2"], "--set train.epochs=2: is given twice"),
         ):
             with self.subTest(sets=sets):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from harness import REPORT
+from harness import REPORT, TINY
 from study_harness import HEAD, LPSGD, StudyTest
 
 from study import definition, estimate, grid, labels, launcher, runner, tables, yaml_file
@@ -401,7 +401,12 @@ class Refused(StudyTest):
 
     def test_a_configuration_that_the_program_refuses(self):
         self.write("tiny.yaml", "network: {}\n")
-        self.refuse("config: tiny.yaml\n", "tiny.yaml: data: the key 'dataset' is missing")
+        self.refuse("config: tiny.yaml\n", "tiny.yaml:1:10: input: is missing")
+        self.write("tiny.yaml", TINY)
+        self.refuse("config: tiny.yaml\n", "study.yaml:1:9: config: tiny.yaml: data: the key 'dataset' is missing")
+        for data, problem in (("{datset: shapes}", "data.datset: unknown key, did you mean"), ("shapes", "data: expected a map")):
+            self.write("tiny.yaml", TINY + f"data: {data}\n")
+            self.refuse("config: tiny.yaml\n", problem)
         self.write("tiny.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
         self.refuse("config: tiny.yaml\n", "tiny.yaml: network: no file ")
 
