@@ -248,7 +248,7 @@ class Groups(ReportTest):
         (out / "figures" / "mine.png").write_text("mine")
         (out / "notes.txt").write_text("mine")
         (self.root / "outside.csv").write_text("mine")
-        self.assertTrue((out / "figures" / "top1_by_epoch_other.png").is_file())
+        self.assertTrue((out / "figures" / "top1_by_epoch_other.svg").is_file())
         manifest = json.loads((out / "report.json").read_text())
         manifest["files"] += ["../outside.csv", "figures/../../outside.csv", "notes.txt", 7]
         (out / "report.json").write_text(json.dumps(manifest))

@@ -1,6 +1,7 @@
 """What the tests of `lpsgd report` share: synthetic run folders."""
 
 import json
+from unittest import mock
 
 from harness import FolderTest, require
 
@@ -21,8 +22,13 @@ FOUR = {
 
 
 class ReportTest(FolderTest):
+    formats = ("svg",)  # of a report's figures, which has more: drawing takes most of the time
+
     def setUp(self):
         super().setUp()
+        formats = mock.patch.object(style, "FORMATS", self.formats)
+        formats.start()
+        self.addCleanup(formats.stop)
         self.addCleanup(lambda: style.plt.close("all"))
 
     def groups(self, folders, omit=()):

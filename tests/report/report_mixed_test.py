@@ -84,7 +84,7 @@ class Mixed(ReportTest):
         folder = self.run_folder("a", [50, 60], network="../my/net v2")
         self.assertEqual(self.report(folder, "--out", self.root / "out")[::2], (0, ""))
         names = [path.name for path in (self.root / "out" / "figures").iterdir()]
-        self.assertIn("top1_by_epoch_..-my-net-v2.png", names)
+        self.assertIn("top1_by_epoch_..-my-net-v2.svg", names)
 
     def test_names_that_differ_in_odd_characters(self):
         """Their files and their sections of the page have names of their own."""
