@@ -262,6 +262,9 @@ Value write(const S& in) {
   return writer.take();
 }
 
+/// Of a plain word as YAML 1.2 has it: true, True, TRUE, and the same of false. Nothing of another word.
+std::optional<bool> truth_of(std::string_view word);
+
 // Conversions of scalars, for `parse` functions. Throw ConfigError, which names `path`.
 bool to_bool(const Value& value, std::string_view path);
 std::int64_t to_integer(const Value& value, std::string_view path, const Range& range = {});

@@ -15,10 +15,9 @@ namespace {
 
 bool plain_word(const std::string& s) {
   static const std::string safe = "_-./";
-  static constexpr std::array<std::string_view, 10> reserved = {"~",    "null", "Null",  "NULL",  "true",
-                                                                "True", "TRUE", "false", "False", "FALSE"};
-  if (s.empty() || std::find(reserved.begin(), reserved.end(), s) != reserved.end() || s.front() == '-' ||
-      s.front() == '.')
+  static constexpr std::array<std::string_view, 4> reserved = {"~", "null", "Null", "NULL"};
+  if (s.empty() || truth_of(s) || std::find(reserved.begin(), reserved.end(), s) != reserved.end() ||
+      s.front() == '-' || s.front() == '.')
     return false;
   if (std::isdigit(static_cast<unsigned char>(s.front()))) return false;
   return std::all_of(s.begin(), s.end(), [](unsigned char c) {

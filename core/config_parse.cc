@@ -45,8 +45,8 @@ struct Converter {
         v.quoted = node.Tag() == "!";
         check_text(v.scalar, v.origin);
         if (!v.quoted) check_plain(v.scalar, v.origin);
-        if (!v.quoted && (v.scalar == "True" || v.scalar == "TRUE")) v.scalar = "true";
-        if (!v.quoted && (v.scalar == "False" || v.scalar == "FALSE")) v.scalar = "false";
+        if (const std::optional<bool> truth = truth_of(v.scalar); truth && !v.quoted)
+          v.scalar = *truth ? "true" : "false";
         if (!v.quoted && (v.scalar == "~" || v.scalar == "null")) {
           v.kind = Value::Kind::null;
           v.scalar.clear();

@@ -70,11 +70,15 @@ std::string Range::text() const {
   return out;
 }
 
+std::optional<bool> truth_of(std::string_view word) {
+  if (word == "true" || word == "True" || word == "TRUE") return true;
+  if (word == "false" || word == "False" || word == "FALSE") return false;
+  return std::nullopt;
+}
+
 bool to_bool(const Value& v, std::string_view path) {
-  if (v.is_scalar() && !v.quoted) {
-    if (v.scalar == "true") return true;
-    if (v.scalar == "false") return false;
-  }
+  if (v.is_scalar() && !v.quoted)
+    if (const std::optional<bool> truth = truth_of(v.scalar)) return *truth;
   wrong_type(v, path, "true or false");
 }
 

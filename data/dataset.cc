@@ -82,8 +82,7 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 "for `images` and `imagenet`: the folder in `root` with the training images; default: train");
   visitor.field("test_folder", options.test_folder,
                 "for `images` and `imagenet`: the folder in `root` with the test images; default: val, and "
-                "for `images` "
-                "test where there is no val");
+                "for `images` test where there is no val");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
   image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field(

@@ -245,8 +245,7 @@ class Evaluator {
   }
 
   Result parse(const std::string& w) const {
-    if (w == "true" || w == "True" || w == "TRUE") return true;
-    if (w == "false" || w == "False" || w == "FALSE") return false;
+    if (const std::optional<bool> truth = config::truth_of(w)) return *truth;
     std::int64_t x = 0;
     const auto [end, error] = std::from_chars(w.data(), w.data() + w.size(), x);
     if (end == w.data() + w.size() && !w.empty()) {

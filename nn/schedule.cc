@@ -32,11 +32,10 @@ const char* key_of(const RateFall& fall) {
 void fall_fields(config::Visitor& v, RateFall& fall) {
   v.required();
   v.field(key_of(fall), fall.to,
-          fall.cosine ? "the rate that it falls to along half a cosine, step by step, from the end of the "
-                        "warm-up to that of the "
-                        "run"
-                      : "the rate that it falls to, step by step, from the end of the warm-up to that of the "
-                        "run",
+          fall.cosine
+              ? "the rate that it falls to along half a cosine, step by step, from the end of the warm-up to "
+                "that of the run"
+              : "the rate that it falls to, step by step, from the end of the warm-up to that of the run",
           {.min = 0});
 }
 

@@ -217,6 +217,22 @@ ConfigError with_options(const ConfigError& e, const std::vector<std::string>& o
   return ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(options, ", --set ")));
 }
 
+RunConfig load(const std::string& path, const std::vector<std::string>& overrides,
+               config::Environment environment, Data data) {
+  try {
+    return from_tree(load_tree(path, overrides, data), path, overrides, environment);
+  } catch (const ConfigError& e) {
+    // A value of the file may be refused because of what an option says.
+    if (overrides.empty()) throw;
+    try {
+      from_tree(load_tree(path, {}, data), path, {}, environment);
+    } catch (const Error&) {
+      throw e;  // not because of the options
+    }
+    throw with_options(e, overrides);
+  }
+}
+
 NetworkSpec read_network(const RunConfig& run, std::optional<std::int64_t> frames) {
   try {
     NetworkSpec spec(run.network);
@@ -256,26 +272,6 @@ void fields(Visitor& v, RunConfig& run) {
             [&](Visitor& s) { fields(s, run.checkpoint); });
   v.section("metrics", "more records in metrics.jsonl", [&](Visitor& s) { fields(s, run.metrics); });
 }
-
-namespace {
-
-RunConfig load(const std::string& path, const std::vector<std::string>& overrides,
-               config::Environment environment, Data data) {
-  try {
-    return from_tree(load_tree(path, overrides, data), path, overrides, environment);
-  } catch (const ConfigError& e) {
-    // A value of the file may be refused because of what an option says.
-    if (overrides.empty()) throw;
-    try {
-      from_tree(load_tree(path, {}, data), path, {}, environment);
-    } catch (const Error&) {
-      throw e;  // not because of the options
-    }
-    throw with_options(e, overrides);
-  }
-}
-
-}  // namespace
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           config::Environment environment) {

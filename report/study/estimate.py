@@ -176,8 +176,8 @@ def rest(run, folder):
 
 def lines(runs, shown, jobs, folders, timed=None, hosts=(), every_run=()):
     """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does
-    not have is refused. `timed`: digest -> measured seconds of a step. `hosts`: the launcher's. `every_run`: of the grid, which
-    has others that may be done."""
+    not have is refused. `timed`: digest -> measured seconds of a step. `hosts`: the launcher's. `every_run`: of the
+    grid, which has others that may be done."""
     model = CostModel(every_run or runs, folders, jobs, hosts)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left, unsized = 0, [], [], []

@@ -106,9 +106,6 @@ class Launcher:
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
             answers = list(pool.map(lambda group: self._show_one(study, group[0]), asked.values()))
         by_run = {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
-        for run in runs:
-            if isinstance(by_run[run.digest], dict) and (problem := data_problem(study, run)):
-                by_run[run.digest] = problem
         shown = {digest: answer for digest, answer in by_run.items() if isinstance(answer, dict)}
         return shown, {digest: answer for digest, answer in by_run.items() if digest not in shown}
 
@@ -116,7 +113,8 @@ class Launcher:
         """A dictionary, or why the program refuses the configuration."""
         try:
             words = ("show", run.config, *run.set_options(), "--json")
-            return program.ask(*words, executable=self.executable, environment=variables.known(study.env))
+            shown = program.ask(*words, executable=self.executable, environment=variables.known(study.env))
+            return data_problem(study, run) or shown
         except program.Refused as message:
             place = place_of(study, run, str(message))
             return f"{place}: {message}" if place else str(message)

@@ -12,7 +12,6 @@ from configuration import section
 from errors import UserError
 
 from . import gather, labelling
-from .gather import tell
 from .item import Item
 
 # What a codec beside full precision may have of its own.
@@ -44,7 +43,7 @@ def _asked(run):
     try:
         shown = program.show(os.path.join(run.folder, "config.yaml"))
     except UserError as error:
-        tell(f"no speed-up against parameters for {labelling.network_of(run)}: {error}")
+        gather.tell(f"no speed-up against parameters for {labelling.network_of(run)}: {error}")
         return None
     return megabytes_per_gflop(shown["parameters"], shown["flops"])
 

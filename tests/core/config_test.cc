@@ -53,6 +53,13 @@ TEST(Config, TruthIsWrittenAsYaml12HasIt) {
   for (const char* word : {"true", "True", "TRUE"}) EXPECT_TRUE(read_fast(word, false)) << word;
   for (const char* word : {"false", "False", "FALSE"}) EXPECT_FALSE(read_fast(word, true)) << word;
   for (const char* word : {"tRUE", "yes", "on"}) EXPECT_THROW(read_fast(word, false), ConfigError) << word;
+  EXPECT_TRUE(to_bool(Value::plain("TRUE"), "fast")) << "as an environment variable has it";
+  // A text of these letters stays a text.
+  const Options words{.size = 4, .rate = 1, .name = "True", .words = {"FALSE", "true", "null"}};
+  Options back;
+  read(parse_text(emit(write(words)), "emitted"), "", back);
+  EXPECT_EQ(back.name, words.name);
+  EXPECT_EQ(back.words, words.words);
 }
 
 TEST(Config, ReadsEveryType) {

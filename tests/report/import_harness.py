@@ -70,11 +70,11 @@ def make():
 """
 
 
-def run_script(words, environment, streams):
+def run_script(words, streams):
     """The process of an import: what the program makes of itself."""
     for number, path in enumerate(streams, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.environ.update(environment)
+    os.environ["LPSGD_PROGRAM"] = LPSGD
     warnings.simplefilter("ignore")
     script = str(REPORT / "lpsgd_import.py")
     sys.argv = [script, *words]
@@ -98,7 +98,7 @@ class ImportTest(FolderTest):
     def run_words(self, *words):
         """`lpsgd import WORDS`. The program itself is asked in test_the_program."""
         streams = [self.root / "stdout", self.root / "stderr"]
-        process = PROCESSES.Process(target=run_script, args=([*map(str, words)], {"LPSGD_PROGRAM": LPSGD}, streams))
+        process = PROCESSES.Process(target=run_script, args=([*map(str, words)], streams))
         process.start()
         process.join(300)
         if process.exitcode is None:

@@ -39,6 +39,11 @@ class Speedup(ReportTest):
             (self.root / name / "environment.json").write_text(json.dumps({"cpu_info": machine, "hosts": [name]}))
         return folder
 
+    def pairs(self, *networks, codec=FOUR):
+        """Of each network a run in full precision and one with the codec, which is twice as fast."""
+        speeds = ((NONE, 10.0), (codec, 20.0))
+        return [self.run_of(f"{net['name']}{i}", net, *pair) for net in networks for i, pair in enumerate(speeds)]
+
     def item(self, folders, transport="mpi"):
         groups = self.groups(folders, PLACES)
         return speedup.item([group for group in groups if group.transport == transport], transport)
@@ -135,8 +140,7 @@ class Speedup(ReportTest):
 
     def test_sequences_of_any_length_are_left_out(self):
         lstm = {"name": "lstm", "input": ["any", 4], "classes": 3, "layers": [{"lstm": "l", "cell": 5}, {"dense": "fc", "units": 3}]}
-        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("d", DENSE), ("c", CONV))
-                   for i, (codec, speed) in enumerate(((NONE, 10.0), (FOUR, 20.0)))]
+        folders = self.pairs(DENSE, CONV)
         whole = [self.run_of("l", lstm, NONE, 10.0), self.run_of("l4", lstm, FOUR, 20.0)]
         self.assertEqual({network for network, _, _ in self.found([*folders, *whole])}, {"dense", "conv"})
         cut = {"truncate": 20}
@@ -145,8 +149,7 @@ class Speedup(ReportTest):
 
     def test_a_network_that_the_program_refuses_is_left_out(self):
         bad = {**DENSE, "name": "bad", "layers": [{"nothing": "n"}]}
-        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("d", DENSE), ("c", CONV), ("b", bad))
-                   for i, (codec, speed) in enumerate(((NONE, 10.0), (FOUR, 20.0)))]
+        folders = self.pairs(DENSE, CONV, bad)
         err = io.StringIO()
         with contextlib.redirect_stderr(err):
             found = self.found(folders)
@@ -156,21 +159,14 @@ class Speedup(ReportTest):
 
     def test_the_studys_cells_are_beside(self):
         """Of its networks and the codecs that are here, at its largest number of ranks; with the size of ours."""
-        alexnet = yaml.safe_load((networks_file("alexnet")).read_text())
-        resnet = yaml.safe_load((networks_file("resnet50")).read_text())
-        folders = [self.run_of(n + str(i), net, codec, speed) for n, net in (("a", alexnet), ("r", resnet))
-                   for i, (codec, speed) in enumerate(((NONE, 10.0), (EIGHT, 20.0)))]
-        data = self.item(folders).data
+        files = [SOURCE / "configs" / "networks" / f"{name}.yaml" for name in ("alexnet", "resnet50")]
+        data = self.item(self.pairs(*(yaml.safe_load(file.read_text()) for file in files), codec=EIGHT)).data
         study = {row.network: row for row in data.itertuples() if row.of != "here"}
         self.assertEqual({n: (row.label, row.ranks) for n, row in study.items()},
                          {"alexnet": ("QSGD 8 bit", 16), "resnet50": ("QSGD 8 bit", 16)})
         self.assertAlmostEqual(study["alexnet"].speedup, 535.0 / 192.1)
         self.assertAlmostEqual(study["resnet50"].speedup, 416.8 / 272.3)
         self.assertAlmostEqual(study["alexnet"].mb_per_gflop, outlook.intensity(networks.study_network("alexnet")))
-
-
-def networks_file(name):
-    return SOURCE / "configs" / "networks" / f"{name}.yaml"
 
 
 if __name__ == "__main__":
