@@ -102,8 +102,8 @@ void apply_override(Value& root, const std::string& assignment);
 std::string emit(const Value& value);
 /// The tree in flow style, on one line.
 std::string emit_line(const Value& value);
-/// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set, or if no
-/// configuration could hold its text.
+/// Replaces every ${NAME} in a quoted scalar; one without quotes is refused. Throws ConfigError if a variable
+/// is not set, or if no configuration could hold its text, too.
 std::string expand_environment(const Value& scalar, std::string_view path);
 /// Whether it has such a variable.
 bool names_environment(const Value& value);
@@ -268,6 +268,7 @@ std::optional<bool> truth_of(std::string_view word);
 // Conversions of scalars, for `parse` functions. Throw ConfigError, which names `path`.
 bool to_bool(const Value& value, std::string_view path);
 std::int64_t to_integer(const Value& value, std::string_view path, const Range& range = {});
+/// Steps compute in float32, so a number beyond its largest one is refused.
 double to_number(const Value& value, std::string_view path, const Range& range = {});
 std::string to_string(const Value& value, std::string_view path,
                       Environment environment = Environment::expand);

@@ -168,7 +168,10 @@ bool names_environment(const Value& v) {
 }
 
 std::string expand_environment(const Value& v, std::string_view path) {
-  if (!v.quoted) return v.scalar;
+  if (!v.quoted) {
+    if (v.scalar.find("${") == std::string::npos) return v.scalar;
+    fail(v.origin, path, fmt::format("an environment variable needs quotes: \"{}\"", v.scalar));
+  }
   std::string out;
   std::size_t i = 0;
   while (i < v.scalar.size()) {

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -105,6 +106,8 @@ double to_number(const Value& v, std::string_view path, const Range& range) {
   const auto [end, error] = std::from_chars(first, last, x);
   if (error != std::errc{} || end != last || !std::isfinite(x) || !in_range(x, range))
     wrong_type(v, path, expected);
+  if (std::abs(x) > static_cast<double>(std::numeric_limits<float>::max()))
+    fail(v.origin, path, fmt::format("{} is beyond float32's largest number, 3.4e38", v.scalar));
   return x;
 }
 

@@ -30,15 +30,24 @@ struct DeclaredCommand {
   bool uses_ranks;
 };
 
+/// No value of any option may be empty: it is mostly a variable of a script that is not set.
+void refuse_empty_values(CLI::App& app) {
+  const auto given = [](const std::string& value) { return std::string(value.empty() ? "is empty" : ""); };
+  for (CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() > 0) option->check(given);
+}
+
 void declare(CLI::App& app, std::span<const Command> commands, const std::vector<std::string>& words,
              std::vector<DeclaredCommand>& declared) {
   app.require_subcommand(1);
   for (const Command& command : commands) {
     CLI::App* added = app.add_subcommand(command.name, command.help);
-    if (command.declare)
+    if (command.declare) {
       declared.push_back({added, command.declare(*added, words), command.uses_ranks});
-    else
+      refuse_empty_values(*added);
+    } else {
       declare(*added, command.group, words, declared);
+    }
   }
 }
 

@@ -39,10 +39,7 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
   add_config_options(app, train->config, train->overrides);
   CLI::Option* out =
       app.add_option("--out", train->out, "the run's folder (default runs/<config name>-<time>)");
-  const auto names_none = [](const std::string& name) {
-    return name.empty() ? std::string("names no folder") : std::string();
-  };
-  out->type_name("DIR")->check(names_none);
+  out->type_name("DIR");
   app.add_flag("--resume", train->resume, "continue from the newest checkpoint in --out, if there is one")
       ->needs(out);
   app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")
@@ -51,8 +48,7 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
       "--init", train->init,
       "start from these weights and running statistics: a .safetensors file with PyTorch's names, a "
       "checkpoint's folder, or a run's. A run that is resumed goes on from its own");
-  init->type_name("FILE")->check(
-      [](const std::string& file) { return file.empty() ? std::string("names no file") : std::string(); });
+  init->type_name("FILE");
   app.add_option("--init-skip", train->init_skip,
                  "layers or tensors that start from random values in spite of --init; the file's are passed "
                  "over. Patterns with *, ? and {a,b}, separated by commas; may be repeated")

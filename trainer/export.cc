@@ -37,7 +37,6 @@ std::map<std::string, std::string> metadata_of(const TrainedRun& run, const std:
 }  // namespace
 
 std::string export_command(const ExportArguments& arguments) {
-  if (arguments.onnx.empty()) throw ConfigError("--onnx: names no file");
   const TrainedRun run = open_trained_run(arguments.run, arguments.checkpoint, {});
   if (arguments.state && run.network.graph().carried.empty())
     throw ConfigError(fmt::format("--state: {} has no recurrent layer", run.network.name()));

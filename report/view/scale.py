@@ -9,7 +9,7 @@ import style
 import words
 from configuration import section
 
-from . import labelling
+from . import gather, labelling
 from .item import Item, rounded
 
 TABLES = {"mpi": "Table 10", "nccl": "Table 11"}
@@ -55,17 +55,18 @@ def table(groups, transport):
 
 def one_rank(groups, group):
     """Samples/s on one rank of what `group` trains: the same network with the same parameters, data,
-    arithmetic and device. Of several, those whose other settings differ least, full precision first. What the
-    exchange does is no matter: one rank sends nothing. Runs that are as far as the group's, or finished, come before
-    others. None where there is none, also if it is another copy, such as of another machine."""
+    arithmetic and device, on the same machine. Of several, those whose other settings differ least, full precision
+    first. What the exchange does is no matter: one rank sends nothing. Runs that are as far as the group's, or finished,
+    come before others, and the same copy before others. None where there is none."""
     same, wanted = _work(group), _settings(group)
-    alone = [g for g in groups if g.ranks == 1 and _work(g) == same and g.runs[0].copy == group.runs[0].copy]
+    alone = [g for g in groups if g.ranks == 1 and _work(g) == same and gather.is_same_machine(g, group)]
 
     def distance(other):
         found = _settings(other)
         keys = {*found, *wanted}
         differing = sum(found.get(key) != wanted.get(key) for key in keys)
-        return differing, other.runs[0].progress not in ("", group.runs[0].progress), other.codec != "none"
+        is_less_far = other.runs[0].progress not in ("", group.runs[0].progress)
+        return differing, is_less_far, other.codec != "none", other.runs[0].copy != group.runs[0].copy
 
     return min(alone, key=distance).mean("samples_per_s") if alone else None
 

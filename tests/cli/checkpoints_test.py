@@ -270,7 +270,7 @@ class Signals(Checkpoints):
 
     def test_an_evaluation_is_abandoned_and_made_anew(self):
         # An epoch is one step and seconds of evaluation.
-        arguments = ("--set", "data.train_samples=24", "--set", "data.test_samples=240000", "--set", "train.epochs=2",
+        arguments = ("--set", "data.train_samples=24", "--set", "data.test_samples=60000", "--set", "train.epochs=2",
                      "--set", "checkpoint.every_epochs=0")
         whole, out = self.train("whole", *arguments), self.path("out")
         process = self.start(out, *arguments, ranks=2)

@@ -38,6 +38,7 @@ exchange: {{min_elements: 0}}
 checkpoint: {{every_epochs: 0}}
 """
 
+EVERY_PAIR = os.environ.get("LPSGD_PAIRS") == "all"  # of codecs and numbers of ranks
 CODECS = {
     "none": None,
     "sign": dict(kind="sign", bucket="tensor", error_feedback=False),
@@ -255,15 +256,18 @@ class LocalSgd(Case):
         first = model(self.train("start", "--steps", "0", ranks=1), "step-000000")
         self.start = [first["fc.weight"].ravel(), first["fc.bias"]]
 
-    def compare(self, sync, counts=(2, 3, 4), codecs=tuple(CODECS), blocks=None, mpi=()):
-        """`blocks`: of each number of ranks, the ranks of a block; `mpi`: the codecs whose runs are repeated over MPI."""
+    def compare(self, sync, counts=(2, 3, 4), codecs=tuple(CODECS), blocks=None, mpi=(), every_pair=False):
+        """Each codec with a number of ranks, or every pair of them. `blocks`: of each number of ranks, the ranks of a block;
+        `mpi`: the codecs whose runs are repeated over MPI."""
+        pairs = itertools.product(counts, codecs) if every_pair or EVERY_PAIR else zip(itertools.cycle(counts), codecs)
+
         def check(pair):
             ranks, name = pair
             options = {**sync, "ranks_per_block": blocks[ranks]} if blocks else sync
             self.check(options, ranks, name, over_mpi=name in mpi)
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            list(pool.map(check, itertools.product(counts, codecs)))
+            list(pool.map(check, pairs))
 
     def check(self, sync, ranks, name, over_mpi):
         codec = CODECS[name]
@@ -290,7 +294,7 @@ class LocalSgd(Case):
         self.compare({"kind": "every_step"})
 
     def test_local_sgd(self):
-        self.compare({"kind": "local_sgd", "steps": 3}, mpi=("EF-sign",))
+        self.compare({"kind": "local_sgd", "steps": 3}, mpi=("EF-sign",), every_pair=True)
 
     def test_local_sgd_that_ends_between_two_synchronisations(self):
         self.compare({"kind": "local_sgd", "steps": 5, "reset_momentum": True}, counts=(3,))
@@ -300,7 +304,7 @@ class LocalSgd(Case):
 
     def test_hierarchical_local_sgd(self):
         hierarchical = {"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2}
-        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",))
+        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",), every_pair=True)
 
     def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
         self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})
@@ -317,7 +321,7 @@ class LocalSgd(Case):
 
     def test_streaming_diloco(self):
         self.compare({"kind": "block_momentum", "steps": 4, "momentum": 0.9, "rate": 0.7, "nesterov": True,
-                      "fragments": 2, "delay": 1, "mix": 0.25}, mpi=("qsgd", "EF-sign"))
+                      "fragments": 2, "delay": 1, "mix": 0.25}, mpi=("qsgd", "EF-sign"), every_pair=True)
 
     def test_block_momentum(self):
         self.compare({"kind": "block_momentum", "steps": 3, "momentum": 0.5, "rate": 0.75, "nesterov": False})

@@ -15,8 +15,15 @@ class Folder(Case):
         self.assertEqual((result.status, result.err.count("lpsgd: error:")), (status, 1), result)
         return result.err
 
-    def test_an_empty_name_is_no_folder(self):
-        self.assertIn("--out: names no folder", self.refused("--out", "", "--resume"))
+    def test_an_empty_name(self):
+        self.assertIn("train: --out: is empty;", self.refused("--out", "", "--resume"))
+        for words, option in ((("eval", self.config, "--checkpoint", ""), "eval: --checkpoint"),
+                              (("export", self.path("out"), "--onnx", ""), "export: --onnx"),
+                              (("checkpoint", "list", ""), "checkpoint list: run"),
+                              (("train", ""), "train: config")):
+            result = run(*words)
+            self.assertEqual((result.status, result.err.count("lpsgd: error:")), (2, 1), result)
+            self.assertIn(f"{option}: is empty;", result.err)
 
     def test_a_users_own_configuration_is_not_overwritten(self):
         os.mkdir(self.path("mine"))

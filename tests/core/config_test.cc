@@ -93,6 +93,7 @@ TEST(Config, ErrorsNamePlaceKeyAndWhatIsAllowed) {
             "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got the string \"4\"");
   EXPECT_EQ(error_of("rate: 0"), "a.yaml:1:7: rate: expected a number > 0, got '0'");
   EXPECT_EQ(error_of("rate: .nan"), "a.yaml:1:7: rate: expected a number > 0, got '.nan'");
+  EXPECT_EQ(error_of("rate: 1e39"), "a.yaml:1:7: rate: 1e39 is beyond float32's largest number, 3.4e38");
   EXPECT_EQ(error_of("fast: 1"), "a.yaml:1:7: fast: expected true or false, got '1'");
   EXPECT_EQ(error_of("kind: gren"),
             "a.yaml:1:7: kind: 'gren' is not known, did you mean 'green'?; allowed: red, green");
@@ -166,8 +167,8 @@ TEST(Config, EnvironmentOnlyInQuotedStrings) {
   Options o;
   read(parse_text("name: \"${LPSGD_TEST_VARIABLE}/x\"", "a"), "", o);
   EXPECT_EQ(o.name, "/data/x");
-  read(parse_text("name: ${LPSGD_TEST_VARIABLE}/x", "a"), "", o);
-  EXPECT_EQ(o.name, "${LPSGD_TEST_VARIABLE}/x");
+  EXPECT_EQ(error_of("name: ${LPSGD_TEST_VARIABLE}/x"),
+            "a.yaml:1:7: name: an environment variable needs quotes: \"${LPSGD_TEST_VARIABLE}/x\"");
   EXPECT_EQ(error_of("name: \"${LPSGD_TEST_UNSET}\""),
             "a.yaml:1:7: name: environment variable LPSGD_TEST_UNSET is not set");
   ::setenv("LPSGD_TEST_VARIABLE", "/d\x90", 1);
@@ -256,7 +257,7 @@ TEST(Config, YamlThatIsNotOursIsRefused) {
 }
 
 TEST(Config, NumbersReadBackExactly) {
-  for (const double x : {0.1, 1e-4, 1e22, 123456789.0, 5e-324})
+  for (const double x : {0.1, 1e-4, 1e22, 123456789.0, 5e-324, 3.4e38, -3.4e38})
     EXPECT_EQ(to_number(parse_text(number_text(x), "a"), "x"), x) << number_text(x);
   EXPECT_EQ(number_text(1e-5), "1.0e-05");
 }

@@ -1,5 +1,4 @@
-"""One rank of a test of the communication hook: hook_ranks.py CASE FOLDER, with RANK, WORLD_SIZE and DEVICE (cpu or cuda) in
-the environment. FOLDER/given.pt holds the case's arguments. What the case returns goes to FOLDER/out-RANK.pt."""
+"""One rank of a test of the communication hook, with RANK, WORLD_SIZE and DEVICE (cpu or cuda) in the environment."""
 
 import copy
 import math
@@ -349,8 +348,8 @@ def dies(given):
     return {"errors": errors}
 
 
-def main():
-    case, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def run(case, folder):
+    """folder/given.pt holds the case's arguments. What it returns goes to folder/out-RANK.pt."""
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     backend = "gloo"
@@ -364,7 +363,3 @@ def main():
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     torch.save(globals()[case](torch.load(folder / "given.pt")), folder / f"out-{rank}.pt")
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,12 +3,14 @@ bit. On the CPU over gloo; with DEVICE=cuda in the environment on a GPU, or seve
 
 import contextlib
 import glob
+import multiprocessing
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from concurrent import futures
 from unittest import mock
@@ -30,6 +32,7 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
     sys.exit(77)
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 sys.path.insert(0, str(SOURCE / "python"))
+import hook_ranks  # noqa: E402
 import safetensors_file  # noqa: E402
 from lpsgd import library, pipeline, transport  # noqa: E402
 
@@ -46,6 +49,18 @@ CODECS = [
     "mx",
     "fp16",
 ]
+
+# PyTorch takes seconds to load: one process loads it, and each rank is a fork of that process.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch.distributed", "torch.nn.parallel"])
+
+
+def run_rank(case, folder, environment):
+    said = os.open(folder / f"said-{environment['RANK']}", os.O_WRONLY | os.O_CREAT)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(said, stream.fileno())
+    os.environ.update(environment)
+    hook_ranks.run(case, folder)
 
 
 def bits(array):
@@ -65,26 +80,20 @@ class HookTest(unittest.TestCase):
         folder = self.root / f"run{self.runs}"
         folder.mkdir()
         torch.save({**given, "folder": str(folder)}, folder / "given.pt")
-        processes = [
-            subprocess.Popen(
-                [sys.executable, SOURCE / "tests" / "python" / "hook_ranks.py", case, folder],
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "DEVICE": DEVICE, **environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-        try:
-            outputs = [process.communicate(timeout=120)[0] for process in processes]
-        finally:  # ranks that hang would keep the GPU, or the cores, from the other tests
-            for process in processes:
-                process.kill()
+        processes = []
+        for rank in range(ranks):
+            whole = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "DEVICE": DEVICE, **environment}
+            processes.append(PROCESSES.Process(target=run_rank, args=(case, folder, whole)))
+            processes[-1].start()
+        end = time.monotonic() + 120
+        for process in processes:
+            process.join(max(0, end - time.monotonic()))
+        for process in processes:  # ranks that hang would keep the GPU, or the cores, from the other tests
+            process.kill()
+            process.join()
         for rank, process in enumerate(processes):
-            if rank in dead:
-                self.assertEqual(process.returncode, -signal.SIGKILL, outputs[rank])
-            else:
-                self.assertEqual(process.returncode, 0, f"rank {rank}:\n{outputs[rank]}")
+            wanted = -signal.SIGKILL if rank in dead else 0
+            self.assertEqual(process.exitcode, wanted, f"rank {rank}:\n{(folder / f'said-{rank}').read_text()}")
         return [None if r in dead else torch.load(folder / f"out-{r}.pt") for r in range(ranks)]
 
     def gradients(self, ranks, steps, shapes=SHAPES):

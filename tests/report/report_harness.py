@@ -50,6 +50,7 @@ class ReportTest(FolderTest):
         study=None,
         perplexity=None,
         speed=None,
+        machine=None,
         **exchange,
     ):
         folder = self.root / name
@@ -85,9 +86,10 @@ class ReportTest(FolderTest):
         }
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
-        (folder / "environment.json").write_text(
-            json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]})
-        )
+        environment = {"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]}
+        if machine:
+            environment.update(cpu_info=machine, hosts=[name])
+        (folder / "environment.json").write_text(json.dumps(environment))
         if study:
             (folder / "study.json").write_text(json.dumps(study))
         return str(folder)

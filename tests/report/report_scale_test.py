@@ -71,6 +71,14 @@ class Scale(ReportTest):
         data = scale.scalability(groups, groups, "mpi").data
         self.assertEqual(data[data.ranks == 2]["scalability"].tolist(), [2.0])
 
+    def test_a_run_of_one_rank_on_another_machine_is_no_base(self):
+        slow_one = self.variant("slow-1", 10.0, 1, machine="slow")
+        fast_two = self.variant("fast-2", 200.0, 2, machine="fast")
+        groups = self.groups([slow_one, fast_two], PLACES)
+        self.assertIsNone(scale.scalability(groups, groups, "mpi"))
+        fast_one = self.variant("fast-1", 100.0, 1, machine="fast")  # a second copy of one rank's
+        self.assertEqual(self.scalability([slow_one, fast_two, fast_one])["none", 2], 2.0)
+
     def test_a_batch_for_each_number_of_ranks_has_one_base(self):
         """As the study's recipes: a global batch that grows with the ranks."""
         folders = [

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import os
 import unittest
 
@@ -28,15 +27,13 @@ EIGHT = {**FOUR, "bits": 8}
 
 
 class Speedup(ReportTest):
-    def run_of(self, name, network, codec, speed, ranks=2, data=None, machine=None, **options):
+    def run_of(self, name, network, codec, speed, ranks=2, data=None, **options):
         folder = self.run_folder(name, [50, 60], codec, ranks=ranks, speed=speed, network=network["name"], **options)
         path = self.root / name / "config.yaml"
         config = yaml.safe_load(path.read_text())
         config["network"] = network
         config["data"] = {"dataset": "noise", **(data or {})}
         path.write_text(yaml.safe_dump(config, sort_keys=False))
-        if machine:
-            (self.root / name / "environment.json").write_text(json.dumps({"cpu_info": machine, "hosts": [name]}))
         return folder
 
     def pairs(self, *networks, codec=FOUR):
