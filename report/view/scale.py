@@ -143,7 +143,7 @@ def scalability(groups, every_group, transport):
     return Item(
         f"scalability_{transport}",
         f"Scalability over {transport}{paper}",
-        "Samples per second over those of one rank with the same settings in full precision. Grey: "
+        "Samples per second over those of one rank on the same machine, with the same settings in full precision. Grey: "
         f"{published.NAME}, 32 bit and the codecs of the runs here (QSGD 8 bit where it has none of them), "
         "computed from its samples per second on Amazon's K80.",
         pandas.DataFrame(rows),
