@@ -152,7 +152,8 @@ class Init(Case):
         # Which name is wrong comes before what does not fit without it.
         self.write("other.yaml", NETWORK.replace("classes: 10", "classes: 5").replace("units: 10", "units: 5"))
         self.refused(*init, "--init-skip", "fx", "--set", f"network={self.path('other.yaml')}", expected="'fx' is the name of")
-        for empty in ("", "fc,", ",fc"):
+        self.refused(*init, "--init-skip", "", expected="--init-skip: is empty")
+        for empty in ("fc,", ",fc"):
             self.refused(*init, "--init-skip", empty, expected="--init-skip: an empty name")
         self.refused("--init-skip", "fc", expected="--init-skip requires --init")
 
