@@ -102,8 +102,8 @@ void apply_override(Value& root, const std::string& assignment);
 std::string emit(const Value& value);
 /// The tree in flow style, on one line.
 std::string emit_line(const Value& value);
-/// Replaces every ${NAME} in a quoted scalar; one without quotes is refused. Throws ConfigError if a variable
-/// is not set, or if no configuration could hold its text, too.
+/// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set, if no
+/// configuration could hold its text, or if it stands without quotes.
 std::string expand_environment(const Value& scalar, std::string_view path);
 /// Whether it has such a variable.
 bool names_environment(const Value& value);

@@ -3,14 +3,12 @@ bit. On the CPU over gloo; with DEVICE=cuda in the environment on a GPU, or seve
 
 import contextlib
 import glob
-import multiprocessing
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from concurrent import futures
 from unittest import mock
@@ -34,6 +32,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 sys.path.insert(0, str(SOURCE / "python"))
 import hook_ranks  # noqa: E402
 import safetensors_file  # noqa: E402
+import torch_forks  # noqa: E402
 from lpsgd import library, pipeline, transport  # noqa: E402
 
 SHAPES = [(40, 130), (7,), (3, 5, 3, 3), (2000,), (1,), (129, 64)]
@@ -50,15 +49,8 @@ CODECS = [
     "fp16",
 ]
 
-# PyTorch takes seconds to load: one process loads it, and each rank is a fork of that process.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torch.distributed", "torch.nn.parallel"])
-
 
 def run_rank(case, folder, environment):
-    said = os.open(folder / f"said-{environment['RANK']}", os.O_WRONLY | os.O_CREAT)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(said, stream.fileno())
     os.environ.update(environment)
     hook_ranks.run(case, folder)
 
@@ -80,20 +72,15 @@ class HookTest(unittest.TestCase):
         folder = self.root / f"run{self.runs}"
         folder.mkdir()
         torch.save({**given, "folder": str(folder)}, folder / "given.pt")
+        said = [folder / f"said-{rank}" for rank in range(ranks)]
         processes = []
-        for rank in range(ranks):
+        for rank, file in enumerate(said):
             whole = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "DEVICE": DEVICE, **environment}
-            processes.append(PROCESSES.Process(target=run_rank, args=(case, folder, whole)))
-            processes[-1].start()
-        end = time.monotonic() + 120
-        for process in processes:
-            process.join(max(0, end - time.monotonic()))
-        for process in processes:  # ranks that hang would keep the GPU, or the cores, from the other tests
-            process.kill()
-            process.join()
-        for rank, process in enumerate(processes):
+            processes.append(torch_forks.start(run_rank, case, folder, whole, stdout=file, stderr=file))
+        # Ranks that hang would keep the GPU, or the cores, from the other tests.
+        for rank, status in enumerate(torch_forks.wait(processes, 120)):
             wanted = -signal.SIGKILL if rank in dead else 0
-            self.assertEqual(process.exitcode, wanted, f"rank {rank}:\n{(folder / f'said-{rank}').read_text()}")
+            self.assertEqual(status, wanted, f"rank {rank}:\n{said[rank].read_text()}")
         return [None if r in dead else torch.load(folder / f"out-{r}.pt") for r in range(ranks)]
 
     def gradients(self, ranks, steps, shapes=SHAPES):

@@ -1,6 +1,5 @@
 """What the tests of `lpsgd import` share. Exits with 77 (skipped) where PyTorch is missing."""
 
-import multiprocessing
 import os
 import pathlib
 import runpy
@@ -17,13 +16,11 @@ except ImportError as error:
     skip(error)
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 import numpy as np  # noqa: E402
+import torch_forks  # noqa: E402
 from safetensors_file import load, save  # noqa: E402
 
 torch.set_num_threads(1)
 LPSGD = find_program()
-# PyTorch takes seconds to load: one process loads it, and each import is a fork of that process.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torch.fx"])
 DUMP = os.environ.get("DUMP_GRADIENTS", str(pathlib.Path(LPSGD).parent / "tests" / "nn" / "dump_gradients"))
 
 HEAD = """import operator
@@ -70,10 +67,8 @@ def make():
 """
 
 
-def run_script(words, streams):
+def run_script(words):
     """The process of an import: what the program makes of itself."""
-    for number, path in enumerate(streams, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ["LPSGD_PROGRAM"] = LPSGD
     warnings.simplefilter("ignore")
     script = str(REPORT / "lpsgd_import.py")
@@ -97,14 +92,10 @@ class ImportTest(FolderTest):
 
     def run_words(self, *words):
         """`lpsgd import WORDS`. The program itself is asked in test_the_program."""
-        streams = [self.root / "stdout", self.root / "stderr"]
-        process = PROCESSES.Process(target=run_script, args=([*map(str, words)], streams))
-        process.start()
-        process.join(300)
-        if process.exitcode is None:
-            process.kill()
-        said, err = (path.read_text() for path in streams)
-        return process.exitcode, said, err
+        stdout, stderr = self.root / "stdout", self.root / "stderr"
+        process = torch_forks.start(run_script, [*map(str, words)], stdout=stdout, stderr=stderr)
+        (status,) = torch_forks.wait([process], 300)
+        return status, stdout.read_text(), stderr.read_text()
 
     def imported(self, text, *words, name="make", out="net"):
         """What it prints. It must succeed."""
