@@ -27,17 +27,19 @@ if(LPSGD_WERROR)
 endif()
 target_include_directories(lpsgd_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(LPSGD_SANITIZE)
-  target_compile_options(lpsgd_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LPSGD_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  # What is not sanitized has the options of a release build, so that the compiler's cache has it from there.
+  set(sanitized "$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_NOT_SANITIZED>>>>")
+  add_compile_options("$<$<AND:$<CONFIG:Release>,${sanitized}>:-O1;-g1>")
+  set(options -fsanitize=${LPSGD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(LPSGD_SANITIZE MATCHES "undefined")
     # Null pointers stop the program anyway; the three checks of the default take a fifth of the time to compile. Of tests,
     # which are half of the sources, addresses are checked.
-    target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=${LPSGD_SANITIZE_EXCEPT}>
-      $<$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_TEST>>:-fno-sanitize=undefined>)
+    list(APPEND options -fno-sanitize=${LPSGD_SANITIZE_EXCEPT} $<$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_TEST>>:-fno-sanitize=undefined>)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # which then warns of optional values that are not there
-    target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+    list(APPEND options -Wno-maybe-uninitialized)
   endif()
+  target_compile_options(lpsgd_options INTERFACE "$<${sanitized}:${options}>")
   target_link_options(lpsgd_options INTERFACE -fsanitize=${LPSGD_SANITIZE})
 endif()
 
@@ -95,11 +97,29 @@ else()
 endif()
 
 # Of codecs on the host and of kernels on the emulated GPU, which are optimised also in debug builds. Under sanitizers -O2
-# takes about twice as long to compile.
+# takes about twice as long to compile, and checks of addresses in line half as long again as those that are calls.
 set(LPSGD_KERNEL_OPTIMISATION -O2)
 if(LPSGD_SANITIZE)
-  set(LPSGD_KERNEL_OPTIMISATION -O1)
+  set(optimisation -O1)
+  if(LPSGD_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND optimisation --param=asan-instrumentation-with-call-threshold=0)
+  endif()
+  set(LPSGD_KERNEL_OPTIMISATION "$<IF:${sanitized},${optimisation},-O2>")
 endif()
+
+# lpsgd_not_sanitized(TARGET): unless LPSGD_SANITIZE_ALL, its sources are compiled as in a release build.
+function(lpsgd_not_sanitized name)
+  if(LPSGD_SANITIZE AND NOT LPSGD_SANITIZE_ALL)
+    set_target_properties(${name} PROPERTIES LPSGD_IS_NOT_SANITIZED ON)
+  endif()
+endfunction()
+
+# A test, which is compiled for the compiler's speed, not for its own.
+function(lpsgd_compile_as_test name)
+  set_target_properties(${name} PROPERTIES LPSGD_IS_TEST ON)
+  lpsgd_not_sanitized(${name})
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+endfunction()
 
 # Lets the host's compiler take CUDA sources among these files, where the GPU is emulated.
 function(lpsgd_emulate)
@@ -134,13 +154,19 @@ function(lpsgd_library name)
   target_link_libraries(lpsgd_${name} PUBLIC lpsgd_options ${ARG_DEPENDS})
   if(LPSGD_HAVE_CUDA)
     target_compile_definitions(lpsgd_${name} PRIVATE LPSGD_HAVE_CUDA=1)
+    target_link_libraries(lpsgd_${name} PRIVATE CUDA::cudart_static)
   endif()
 endfunction()
 
 # Of code that decides what is done in a step, and computes none of it: -O3 takes nearly twice as long to compile, and so
-# does -O1 under sanitizers. (Fuzz targets are run for their speed.)
+# does -O1 under sanitizers.
 function(lpsgd_compile_quickly name)
   target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+  lpsgd_sanitize_quickly(${name})
+endfunction()
+
+# The same where its speed does not count: under sanitizers, but not in fuzz targets.
+function(lpsgd_sanitize_quickly name)
   if(LPSGD_SANITIZE AND NOT LPSGD_FUZZ)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
   endif()
@@ -152,8 +178,8 @@ function(lpsgd_test_headers)
   add_library(lpsgd_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
   set_target_properties(lpsgd_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_link_libraries(lpsgd_test_headers PRIVATE GTest::gtest GTest::gmock lpsgd_core)
-  set_target_properties(lpsgd_test_headers PROPERTIES LPSGD_IS_TEST ON)
-  target_compile_options(lpsgd_test_headers PRIVATE -fPIE -O1)
+  target_compile_options(lpsgd_test_headers PRIVATE -fPIE)
+  lpsgd_compile_as_test(lpsgd_test_headers)
   target_precompile_headers(lpsgd_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h>)
 endfunction()
 
@@ -169,9 +195,10 @@ function(lpsgd_test name)
   lpsgd_emulate(${ARG_SOURCES})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
-  # Tests are compiled for the compiler's speed, not for theirs.
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  set_target_properties(${name} PROPERTIES LPSGD_IS_TEST ON)
+  if(ARG_LABELS STREQUAL "gpu")
+    target_link_libraries(${name} PRIVATE CUDA::cudart_static)
+  endif()
+  lpsgd_compile_as_test(${name})
   target_precompile_headers(${name} REUSE_FROM lpsgd_test_headers)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
@@ -182,6 +209,7 @@ function(lpsgd_mpi_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;RANKS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/mpi_main.cc)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock MPI::MPI_C lpsgd_options)
+  lpsgd_compile_as_test(${name})
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}.n${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${name}>)
     set_tests_properties(${name}.n${ranks} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2

@@ -45,6 +45,8 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
     void* all = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) return fail(cudaErrorMemoryAllocation);
     m.region = static_cast<std::byte*>(all);
+    const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+    if (key >= 0 && pkey_mprotect(all, reserved, PROT_READ | PROT_WRITE, key) == 0) m.protection_key = key;
   }
   std::byte* const at = m.find_address(bytes);
   m.used += bytes;

@@ -92,6 +92,8 @@ struct Machine {
   std::set<const CUevent_st*> events;
   std::map<const std::byte*, std::size_t> device, pinned;  // bytes by address
   std::byte* region = nullptr;                             // of all device memory
+  int protection_key =
+      -1;  // of the region, if the processor has such keys: changing a page's rights takes long
   std::size_t region_used = 0, used = 0;
   const std::size_t memory = number("LPSGD_EMULATED_MEMORY", std::size_t{4} << 30);
   const int devices = static_cast<int>(number("LPSGD_EMULATED_GPUS", 1));
@@ -102,6 +104,7 @@ struct Machine {
   std::vector<HostCopy> host_copies;
   const bool random_delays = std::getenv("LPSGD_EMULATED_ORDER") != nullptr;
   std::minstd_rand draw{static_cast<unsigned>(number("LPSGD_EMULATED_ORDER", 1))};
+  double lost_seconds = 0;  // in which tasks could have gone on, but had no processor
   std::uint64_t clock = 0;  // of the delays, in ticks: one for each task queued, more for a query
 
   /// Where `bytes` are allocated: first at new addresses, so that a late access does not hit other memory,
@@ -134,6 +137,7 @@ class WorkScope {
   static void open_memory();
 };
 
+/// The time of events, in seconds.
 double now();
 /// The stream of a handle.
 CUstream_st& stream_of(cudaStream_t handle);
