@@ -63,7 +63,16 @@ ImageHeader png(const Header& file) {
 }
 
 ImageHeader bmp(const Header& file) {
-  if (file.little(14, 4) == 12) return {"BMP", file.little(18, 2), file.little(20, 2)};
+  const std::int64_t rows_at = file.little(10, 4);
+  // In whole words of 32 bits.
+  const auto row_bytes = [&](std::int64_t width, std::size_t bits_at) {
+    return (width * file.little(bits_at, 2) + 31) / 32 * 4;
+  };
+  if (file.little(14, 4) == 12) {
+    const std::int64_t width = file.little(18, 2);
+    return {"BMP", width, file.little(20, 2), rows_at, row_bytes(width, 24)};
+  }
+  const auto width = static_cast<std::int32_t>(file.little(18, 4));
   const auto height = static_cast<std::int32_t>(file.little(22, 4));  // below 0: rows from the top
   constexpr std::uint32_t bit_fields = 3, alpha_bit_fields = 6;
   const std::uint32_t compression = file.little(30, 4);
@@ -75,7 +84,8 @@ ImageHeader bmp(const Header& file) {
     if (std::ranges::count(known, masks) == 0)
       file.fail("a BMP file whose colours lie in unusual places (BITFIELDS)");
   }
-  return {"BMP", static_cast<std::int32_t>(file.little(18, 4)), std::abs(std::int64_t{height})};
+  const bool is_compressed = compression == 1 || compression == 2;
+  return {"BMP", width, std::abs(std::int64_t{height}), rows_at, is_compressed ? 0 : row_bytes(width, 28)};
 }
 
 ImageHeader webp(const Header& file) {
@@ -131,12 +141,16 @@ ImageHeader portable(const Header& file) {
     return out;
   };
   for (std::int64_t& side : numbers) side = number();
-  const bool is_bitmap = file.begins("P1") || file.begins("P4");
-  if (is_bitmap) return {"PNM", numbers[0], numbers[1]};
+  const auto [width, height] = numbers;
+  // One blank lies before the rows.
+  if (file.begins("P4")) return {"PNM", width, height, static_cast<std::int64_t>(at) + 1, (width + 7) / 8};
+  if (file.begins("P1")) return {"PNM", width, height};
   const std::int64_t most = number();  // OpenCV does not scale by it
   if (most != 255 && most != 65535)
     file.fail(fmt::format("a PGM or PPM file whose largest value is {}; allowed: 255 and 65535", most));
-  return {"PNM", numbers[0], numbers[1]};
+  const std::int64_t pixel_bytes = (file.begins("P6") ? 3 : 1) * (most == 255 ? 1 : 2);
+  const bool is_text = file.begins("P2") || file.begins("P3");
+  return {"PNM", width, height, static_cast<std::int64_t>(at) + 1, is_text ? 0 : width * pixel_bytes};
 }
 
 ImageHeader any(const Header& file) {
@@ -157,6 +171,10 @@ ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::st
   if (bytes.empty()) file.fail("the file is empty");
   const ImageHeader header = any(file);
   check_image_size(header.width, header.height, name);
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  const std::int64_t all = header.rows_at + header.row_bytes * header.height;
+  if (header.row_bytes > 0 && size < all)
+    file.fail(fmt::format("truncated: {} bytes, the {} file's header says {}", size, header.format, all));
   return header;
 }
 

@@ -38,7 +38,8 @@ TEST(ImageHeader, SaysWhatIsWrong) {
   for (const std::string_view kind : {"P2", "P3", "P5", "P6"})
     EXPECT_EQ(error(std::string(kind) + " 4 5 # of 12 bits\n4095\n"),
               "a: a PGM or PPM file whose largest value is 4095; allowed: 255 and 65535");
-  EXPECT_EQ(error("P4 4 5\n"), "no error of this type");
+  EXPECT_EQ(error("P4 4 5\n12345"), "no error of this type");
+  EXPECT_EQ(error("P1 4 5\n"), "no error of this type");
   EXPECT_EQ(error("RIFF\x12\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\x03\0\0\x03\0\0"sv),
             "a: an animated WebP file, which is not read");
 }
@@ -49,10 +50,36 @@ std::string little(std::uint32_t value, std::size_t bytes) {
   return out;
 }
 
+// OpenCV would print a line of its own.
+TEST(ImageHeader, RowsThatAreMissing) {
+  const auto cut = [](std::string file, std::size_t rows) {
+    file.resize(file.size() + rows);
+    EXPECT_EQ(error(file), "no error of this type");
+    file.pop_back();
+    return error(file);
+  };
+  EXPECT_EQ(cut("P4 9 5\n", 10), "a: truncated: 16 bytes, the PNM file's header says 17");
+  EXPECT_EQ(cut("P5 # grey\n9 5 255 ", 45), "a: truncated: 62 bytes, the PNM file's header says 63");
+  EXPECT_EQ(cut("P5 9 5 65535\n", 90), "a: truncated: 102 bytes, the PNM file's header says 103");
+  EXPECT_EQ(cut("P6\n9 5\n255\n", 135), "a: truncated: 145 bytes, the PNM file's header says 146");
+  EXPECT_EQ(cut("P6\n9 5\n65535\n", 270), "a: truncated: 282 bytes, the PNM file's header says 283");
+  const auto bmp = [](std::uint32_t bits, std::uint32_t height) {
+    return "BM" + little(0, 8) + little(54, 4) + little(40, 4) + little(9, 4) + little(height, 4) +
+           little(1, 2) + little(bits, 2) + little(0, 24);
+  };
+  EXPECT_EQ(cut(bmp(24, 5), 140), "a: truncated: 193 bytes, the BMP file's header says 194");
+  EXPECT_EQ(cut(bmp(24, -5u), 140), "a: truncated: 193 bytes, the BMP file's header says 194");
+  EXPECT_EQ(cut(bmp(8, 5), 60), "a: truncated: 113 bytes, the BMP file's header says 114");
+  const std::string old = "BM" + little(0, 8) + little(26, 4) + little(12, 4) + little(9, 2) + little(5, 2) +
+                          little(1, 2) + little(4, 2);
+  EXPECT_EQ(cut(old, 40), "a: truncated: 65 bytes, the BMP file's header says 66");
+}
+
 TEST(ImageHeader, WhatOpenCvReadsWronglyIsRefused) {
   const auto bmp = [](std::uint32_t compression, std::uint32_t red) {
     return "BM" + little(0, 12) + little(40, 4) + little(4, 4) + little(5, 4) + little(1, 2) + little(32, 2) +
-           little(compression, 4) + little(0, 20) + little(red, 4) + little(0xff00, 4) + little(0xff, 4);
+           little(compression, 4) + little(0, 20) + little(red, 4) + little(0xff00, 4) + little(0xff, 4) +
+           little(0, 4 * 4 * 5);
   };
   EXPECT_EQ(error(bmp(3, 0xff0000)), "no error of this type");
   EXPECT_EQ(error(bmp(0, 0)), "no error of this type");
