@@ -28,18 +28,18 @@ endif()
 target_include_directories(lpsgd_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(LPSGD_SANITIZE)
   # What is not sanitized has the options of a release build, so that the compiler's cache has it from there.
-  set(sanitized "$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_NOT_SANITIZED>>>>")
-  add_compile_options("$<$<AND:$<CONFIG:Release>,${sanitized}>:-O1;-g1>")
-  set(options -fsanitize=${LPSGD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(LPSGD_SANITIZED "$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_NOT_SANITIZED>>>>")
+  add_compile_options("$<$<AND:$<CONFIG:Release>,${LPSGD_SANITIZED}>:-O1;-g1>")
+  set(_options -fsanitize=${LPSGD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(LPSGD_SANITIZE MATCHES "undefined")
     # Null pointers stop the program anyway; the three checks of the default take a fifth of the time to compile. Of tests,
     # which are half of the sources, addresses are checked.
-    list(APPEND options -fno-sanitize=${LPSGD_SANITIZE_EXCEPT} $<$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_TEST>>:-fno-sanitize=undefined>)
+    list(APPEND _options -fno-sanitize=${LPSGD_SANITIZE_EXCEPT} $<$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_TEST>>:-fno-sanitize=undefined>)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # which then warns of optional values that are not there
-    list(APPEND options -Wno-maybe-uninitialized)
+    list(APPEND _options -Wno-maybe-uninitialized)
   endif()
-  target_compile_options(lpsgd_options INTERFACE "$<${sanitized}:${options}>")
+  target_compile_options(lpsgd_options INTERFACE "$<${LPSGD_SANITIZED}:${_options}>")
   target_link_options(lpsgd_options INTERFACE -fsanitize=${LPSGD_SANITIZE})
 endif()
 
@@ -100,17 +100,29 @@ endif()
 # takes about twice as long to compile, and checks of addresses in line half as long again as those that are calls.
 set(LPSGD_KERNEL_OPTIMISATION -O2)
 if(LPSGD_SANITIZE)
-  set(optimisation -O1)
+  set(_optimisation -O1)
   if(LPSGD_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    list(APPEND optimisation --param=asan-instrumentation-with-call-threshold=0)
+    list(APPEND _optimisation --param=asan-instrumentation-with-call-threshold=0)
   endif()
-  set(LPSGD_KERNEL_OPTIMISATION "$<IF:${sanitized},${optimisation},-O2>")
+  set(LPSGD_KERNEL_OPTIMISATION "$<IF:${LPSGD_SANITIZED},${_optimisation},-O2>")
 endif()
 
 # lpsgd_not_sanitized(TARGET): unless LPSGD_SANITIZE_ALL, its sources are compiled as in a release build.
 function(lpsgd_not_sanitized name)
   if(LPSGD_SANITIZE AND NOT LPSGD_SANITIZE_ALL)
     set_target_properties(${name} PROPERTIES LPSGD_IS_NOT_SANITIZED ON)
+  endif()
+endfunction()
+
+# lpsgd_kernels(TARGET ISA SOURCES...): objects with the CPU's kernels for an instruction set. They are alike, so AVX2's
+# alone are sanitized unless LPSGD_SANITIZE_ALL.
+function(lpsgd_kernels name isa)
+  add_library(${name} OBJECT ${ARGN})
+  target_link_libraries(${name} PRIVATE lpsgd_options lpsgd_core)
+  # A vector of 16 floats passed by value has another ABI on machines without AVX-512; ours never leave a file.
+  target_compile_options(${name} PRIVATE -Wno-psabi)
+  if(NOT isa STREQUAL "avx2")
+    lpsgd_not_sanitized(${name})
   endif()
 endfunction()
 
@@ -194,7 +206,7 @@ function(lpsgd_test name)
   lpsgd_emulate(${ARG_SOURCES})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
-  if(ARG_LABELS STREQUAL "gpu")
+  if(ARG_LABELS STREQUAL "gpu")  # it may call CUDA itself
     target_link_libraries(${name} PRIVATE CUDA::cudart_static)
   endif()
   lpsgd_compile_as_test(${name})

@@ -39,6 +39,7 @@ class Header {
   }
   std::size_t size() const { return bytes_.size(); }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
+  void check_size(const ImageHeader& image) const { check_image_size(image.width, image.height, name_); }
   [[noreturn]] void fail(std::string_view what) const { throw FileError(fmt::format("{}: {}", name_, what)); }
 
  private:
@@ -62,16 +63,24 @@ ImageHeader png(const Header& file) {
   return out;
 }
 
+/// The header of a file with rows of this many bytes: all of them must be there.
+ImageHeader with_rows(const Header& file, const ImageHeader& header, std::int64_t at,
+                      std::int64_t row_bytes) {
+  file.check_size(header);
+  const auto size = static_cast<std::int64_t>(file.size());
+  const std::int64_t all = at + row_bytes * header.height;
+  if (size < all)
+    file.fail(fmt::format("truncated: {} bytes, the {} file's header says {}", size, header.format, all));
+  return header;
+}
+
 ImageHeader bmp(const Header& file) {
-  const std::int64_t rows_at = file.little(10, 4);
-  // In whole words of 32 bits.
-  const auto row_bytes = [&](std::int64_t width, std::size_t bits_at) {
-    return (width * file.little(bits_at, 2) + 31) / 32 * 4;
+  // Rows are whole words of 32 bits.
+  const auto with_words = [&](const ImageHeader& header, std::size_t bits_at) {
+    return with_rows(file, header, file.little(10, 4),
+                     (header.width * file.little(bits_at, 2) + 31) / 32 * 4);
   };
-  if (file.little(14, 4) == 12) {
-    const std::int64_t width = file.little(18, 2);
-    return {"BMP", width, file.little(20, 2), rows_at, row_bytes(width, 24)};
-  }
+  if (file.little(14, 4) == 12) return with_words({"BMP", file.little(18, 2), file.little(20, 2)}, 24);
   const auto width = static_cast<std::int32_t>(file.little(18, 4));
   const auto height = static_cast<std::int32_t>(file.little(22, 4));  // below 0: rows from the top
   constexpr std::uint32_t bit_fields = 3, alpha_bit_fields = 6;
@@ -84,8 +93,9 @@ ImageHeader bmp(const Header& file) {
     if (std::ranges::count(known, masks) == 0)
       file.fail("a BMP file whose colours lie in unusual places (BITFIELDS)");
   }
+  const ImageHeader header{"BMP", width, std::abs(std::int64_t{height})};
   const bool is_compressed = compression == 1 || compression == 2;
-  return {"BMP", width, std::abs(std::int64_t{height}), rows_at, is_compressed ? 0 : row_bytes(width, 28)};
+  return is_compressed ? header : with_words(header, 28);
 }
 
 ImageHeader webp(const Header& file) {
@@ -141,16 +151,17 @@ ImageHeader portable(const Header& file) {
     return out;
   };
   for (std::int64_t& side : numbers) side = number();
-  const auto [width, height] = numbers;
-  // One blank lies before the rows.
-  if (file.begins("P4")) return {"PNM", width, height, static_cast<std::int64_t>(at) + 1, (width + 7) / 8};
-  if (file.begins("P1")) return {"PNM", width, height};
+  const ImageHeader header{"PNM", numbers[0], numbers[1]};
+  const auto with_bytes = [&](std::int64_t row_bytes) {  // behind one blank
+    return with_rows(file, header, static_cast<std::int64_t>(at) + 1, row_bytes);
+  };
+  if (file.begins("P1")) return header;
+  if (file.begins("P4")) return with_bytes((header.width + 7) / 8);
   const std::int64_t most = number();  // OpenCV does not scale by it
   if (most != 255 && most != 65535)
     file.fail(fmt::format("a PGM or PPM file whose largest value is {}; allowed: 255 and 65535", most));
-  const std::int64_t pixel_bytes = (file.begins("P6") ? 3 : 1) * (most == 255 ? 1 : 2);
-  const bool is_text = file.begins("P2") || file.begins("P3");
-  return {"PNM", width, height, static_cast<std::int64_t>(at) + 1, is_text ? 0 : width * pixel_bytes};
+  if (file.begins("P2") || file.begins("P3")) return header;
+  return with_bytes(header.width * (file.begins("P6") ? 3 : 1) * (most == 255 ? 1 : 2));
 }
 
 ImageHeader any(const Header& file) {
@@ -170,11 +181,7 @@ ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::st
   const Header file(bytes, name);
   if (bytes.empty()) file.fail("the file is empty");
   const ImageHeader header = any(file);
-  check_image_size(header.width, header.height, name);
-  const auto size = static_cast<std::int64_t>(bytes.size());
-  const std::int64_t all = header.rows_at + header.row_bytes * header.height;
-  if (header.row_bytes > 0 && size < all)
-    file.fail(fmt::format("truncated: {} bytes, the {} file's header says {}", size, header.format, all));
+  file.check_size(header);
   return header;
 }
 

@@ -10,13 +10,11 @@ namespace lpsgd {
 struct ImageHeader {
   const char* format = "";
   std::int64_t width = 0, height = 0;  // as stored
-  // Of files that are not compressed: where the rows begin, and the bytes of one; 0 in others.
-  std::int64_t rows_at = 0, row_bytes = 0;
 };
 
 /// Recognises PNG, BMP, WebP, TIFF and PBM/PGM/PPM by their content. Throws FileError "<name>: ..." if the
-/// bytes begin as none of them, if the header is cut off or nonsense, or if the file is shorter
-/// than it says (PNG, WebP, and BMP, PBM, PGM and PPM with binary rows).
+/// bytes begin as none of them, if the header is cut off or nonsense, or if the file is shorter than it
+/// says (PNG, WebP, and BMP, PBM, PGM and PPM whose rows are neither compressed nor text).
 ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::string& name);
 
 }  // namespace lpsgd

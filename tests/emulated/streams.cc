@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/clock.h"
 #include "tests/emulated/machine.h"
 
 namespace lpsgd::emulated {
@@ -25,6 +25,24 @@ void protect(int rights) {
                           ? pkey_set(m.protection_key, rights == PROT_NONE ? PKEY_DISABLE_ACCESS : 0) != 0
                           : mprotect(m.region, m.region_used, rights) != 0;
   if (failed) undefined("device memory cannot be protected");
+}
+
+/// How often this thread has slept or waited.
+long waits() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
+/// Does the work. For how long it had no processor, though it waited for nothing, is taken off the clock:
+/// else the machine's other jobs would decide which of two kernels is the faster.
+void run_timed(const std::function<void()>& work) {
+  const long waits_before = waits();
+  const double begin = now_seconds(), cpu_begin = cpu_seconds(CpuTime::thread);
+  work();
+  const double cpu = cpu_seconds(CpuTime::thread) - cpu_begin;
+  const double lost = now_seconds() - begin - cpu;
+  if (waits() == waits_before && lost > 0) machine().lost_seconds += lost;
 }
 
 /// A graph is captured by one thread: CUDA's may not be captured by several at once.
@@ -78,35 +96,8 @@ void WorkScope::open_memory() {
   if (!std::exchange(machine().memory_open, true)) protect(PROT_READ | PROT_WRITE);
 }
 
-namespace {
-
-double seconds_of(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-/// How often this thread has slept or waited.
-long waits() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nvcsw;
-}
-
-/// Does the work. For how long it had no processor, though it waited for nothing, is taken off the clock:
-/// else the machine's other jobs would decide which of two kernels is the faster.
-void run_timed(const std::function<void()>& work) {
-  const long waits_before = waits();
-  const double begin = seconds_of(CLOCK_MONOTONIC), cpu_begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
-  work();
-  const double cpu = seconds_of(CLOCK_THREAD_CPUTIME_ID) - cpu_begin;
-  const double lost = seconds_of(CLOCK_MONOTONIC) - begin - cpu;
-  if (waits() == waits_before && lost > 0) machine().lost_seconds += lost;
-}
-
-}  // namespace
-
 double now() {
-  return seconds_of(CLOCK_MONOTONIC) - machine().lost_seconds;
+  return now_seconds() - machine().lost_seconds;
 }
 
 void run_next(CUstream_st& stream) {

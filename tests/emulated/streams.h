@@ -92,8 +92,8 @@ struct Machine {
   std::set<const CUevent_st*> events;
   std::map<const std::byte*, std::size_t> device, pinned;  // bytes by address
   std::byte* region = nullptr;                             // of all device memory
-  int protection_key =
-      -1;  // of the region, if the processor has such keys: changing a page's rights takes long
+  /// Of the region, if the processor has such keys: to change the rights of all its pages takes long.
+  int protection_key = -1;
   std::size_t region_used = 0, used = 0;
   const std::size_t memory = number("LPSGD_EMULATED_MEMORY", std::size_t{4} << 30);
   const int devices = static_cast<int>(number("LPSGD_EMULATED_GPUS", 1));
