@@ -9,7 +9,7 @@ namespace lpsgd {
 namespace {
 
 // CIFAR's names are those of batches.meta.txt and fine_label_names.txt, which come with the files.
-const std::map<std::string, const char*> known{
+const std::map<std::string, const char*> known_names{
     {"cifar10", "airplane automobile bird cat deer dog frog horse ship truck"},
     {"cifar100",
      "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly "
@@ -30,8 +30,8 @@ const std::map<std::string, const char*> known{
 std::vector<std::string> class_names(const std::string& dataset, const Dataset* opened) {
   if (const auto* images = dynamic_cast<const ImageDataset*>(opened))
     if (std::vector<std::string> names = images->class_names(); !names.empty()) return names;
-  const auto found = known.find(dataset);
-  if (found == known.end()) return {};
+  const auto found = known_names.find(dataset);
+  if (found == known_names.end()) return {};
   std::istringstream words(found->second);
   return {std::istream_iterator<std::string>(words), {}};
 }

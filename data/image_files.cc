@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What is read into memory at once; no image of the allowed number of pixels is as large.
-constexpr std::uint64_t most_bytes = std::uint64_t{512} << 20;
+constexpr std::uint64_t most_image_bytes = std::uint64_t{512} << 20;
 
 constexpr std::array<std::string_view, 11> extensions{".jpg",  ".jpeg", ".png", ".bmp", ".webp", ".tif",
                                                       ".tiff", ".pbm",  ".pgm", ".ppm", ".pnm"};
@@ -60,11 +60,11 @@ ImageFiles::ImageFiles(std::vector<ImageFile> images, std::vector<std::string> c
 StoredImage ImageFiles::image(std::int64_t i, std::vector<std::uint8_t>& file) const {
   const ImageFile& image = images_[static_cast<std::size_t>(i)];
   if (image.archive < 0) {
-    read_whole_file(image.name, most_bytes, file);
+    read_whole_file(image.name, most_image_bytes, file);
   } else {
-    if (image.size > most_bytes)
-      throw FileError(
-          fmt::format("{}: too large: {} bytes, expected {} or fewer", image.name, image.size, most_bytes));
+    if (image.size > most_image_bytes)
+      throw FileError(fmt::format("{}: too large: {} bytes, expected {} or fewer", image.name, image.size,
+                                  most_image_bytes));
     file.resize(image.size);
     archives_[static_cast<std::size_t>(image.archive)].read(image.offset, file);
   }

@@ -87,7 +87,7 @@ std::vector<std::string> wnids_in(const Source& train) {
 }
 
 /// Whether the member or a folder that it lies in is hidden, as find_images() passes over them on disk.
-bool is_hidden(const fs::path& member) {
+bool is_hidden_member(const fs::path& member) {
   return std::any_of(member.begin(), member.end(),
                      [](const fs::path& part) { return part != "." && part.string().starts_with('.'); });
 }
@@ -98,7 +98,7 @@ void add_members(std::vector<TarMember> members, const std::string& archive, std
   std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   const std::size_t before = out.size();
   for (const TarMember& member : members)
-    if (is_image_name(member.name) && !is_hidden(member.name))
+    if (is_image_name(member.name) && !is_hidden_member(member.name))
       out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
   if (out.size() == before) throw FileError(fmt::format("{}: holds no image", archive));
 }

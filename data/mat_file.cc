@@ -21,8 +21,8 @@ namespace {
 using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::size_t header_bytes = 128;
-constexpr std::uint64_t most_bytes = 16 << 20;    // of the file; the original has 26 KB
-constexpr std::size_t most_inflated = 64u << 20;  // the original has 1.6 MB
+constexpr std::uint64_t most_file_bytes = 16 << 20;  // of the file; the original has 26 KB
+constexpr std::size_t most_inflated = 64u << 20;     // the original has 1.6 MB
 enum Type : std::uint32_t {
   int8 = 1,
   uint8,
@@ -220,7 +220,7 @@ std::vector<Synset> parse_meta_mat(std::span<const std::uint8_t> bytes, const st
 
 std::vector<Synset> read_meta_mat(const std::string& path) {
   std::vector<std::uint8_t> bytes;
-  read_whole_file(path, most_bytes, bytes);
+  read_whole_file(path, most_file_bytes, bytes);
   return parse_meta_mat(bytes, path);
 }
 

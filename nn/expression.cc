@@ -32,14 +32,15 @@ namespace {
 
 using Result = std::variant<std::int64_t, bool, std::string>;
 
-constexpr std::size_t max_length = 256;  // characters; bounds the recursion, too
+constexpr std::size_t max_expression_length = 256;  // characters; bounds the recursion, too
 
 class Evaluator {
  public:
   Evaluator(const std::string& text, const ParameterScope& scope, const config::Origin& origin,
             const std::string& path)
       : text_(text), scope_(scope), origin_(origin), path_(path) {
-    if (text.size() > max_length) fail(fmt::format("is longer than {} characters", max_length));
+    if (text.size() > max_expression_length)
+      fail(fmt::format("is longer than {} characters", max_expression_length));
   }
 
   Result run() {

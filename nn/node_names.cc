@@ -12,7 +12,7 @@ using config::Value;
 namespace {
 
 constexpr const char* input_word = "in";
-constexpr std::size_t max_length = 200;
+constexpr std::size_t max_name_length = 200;
 
 /// Whether a later entry of the list has this name.
 bool comes_later(const std::string& word, const Value& list) {
@@ -26,7 +26,8 @@ bool comes_later(const std::string& word, const Value& list) {
 }  // namespace
 
 bool is_valid_name(const std::string& name) {
-  if (name.empty() || name.size() > max_length || name.front() == '.' || name.back() == '.') return false;
+  if (name.empty() || name.size() > max_name_length || name.front() == '.' || name.back() == '.')
+    return false;
   return name.find("..") == std::string::npos && std::all_of(name.begin(), name.end(), [](char c) {
            return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
          });

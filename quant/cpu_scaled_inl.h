@@ -43,7 +43,7 @@ LPSGD_INLINE BucketScan scan_blocks(std::int64_t m, Scan scan) {
 
 template <bool residuals, Scale scale>
 [[gnu::noinline]] BucketScan scan_bucket(const float* values, const float* residual, std::int64_t m) {
-  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_INLINED {
+  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_CALLED {
     VectorScan<scale> scan;
     const float* block = values + from;
     const float* r = advanced(residual, from);
@@ -231,28 +231,35 @@ struct Contributions {
   std::int32_t count = 0;
 };
 
-/// v = the sum over contributions of m values, plus the old v with `adds`. With `last` it is multiplied by
-/// the weight, the residual is added, and the result is scanned.
-template <class Rule, Scale scale, bool adds, bool last>
-[[gnu::noinline]] BucketScan mean_bucket(const Contributions<Rule>& in, std::int64_t m, float weight,
-                                         const float* residual, float* v) {
-  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_INLINED {
+/// Where contributions are added a few at a time.
+struct Turn {
+  bool is_first, is_last;
+};
+
+/// v = the sum over contributions of m values, plus the old v after the first turn. In the last turn it is
+/// multiplied by the weight, the residual is added, and the result is scanned. With `is_only` the turn is
+/// first and last, which the loops are compiled for.
+template <class Rule, Scale scale, bool is_only>
+[[gnu::noinline]] BucketScan mean_bucket(const Contributions<Rule>& in, Turn turn, std::int64_t m,
+                                         float weight, const float* residual, float* v) {
+  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_CALLED {
+    const bool is_first = is_only || turn.is_first, is_last = is_only || turn.is_last;
     VectorScan<scale> scan;
     for (std::int64_t at = from; at < from + count; at += kBlock) {
       const std::int64_t left = from + count - at, byte = at * Rule::bits / 8;
       F sum[kVectors];
       I codes[kVectors];
-      if constexpr (adds) {
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(v + at + k * kLanes);
-      } else {
+      if (is_first) {
         load_codes<Rule::bits>(in.words[0] + byte, left, codes);
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = in.rules[0].value(codes[k]);
+      } else {
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(v + at + k * kLanes);
       }
-      for (std::int32_t r = adds ? 0 : 1; r < in.count; ++r) {
+      for (std::int32_t r = is_first ? 1 : 0; r < in.count; ++r) {
         load_codes<Rule::bits>(in.words[r] + byte, left, codes);
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] += in.rules[r].value(codes[k]);
       }
-      if constexpr (last) {
+      if (is_last) {
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
         if (residual) add_new_block(residual + at, left, sum);
         clear_after(left, sum);
@@ -284,11 +291,10 @@ bool scaled_reduce_by(const Rule& rule, const CodingContext& context, const Codi
         in.rules[k].start(s);
         in.words[k] = record + 4 * scales;
       }
-      const bool last = done + in.count == job.ranks;
+      const Turn turn = {done == 0, done + in.count == job.ranks};
       const auto mean =
-          done == 0 ? (last ? mean_bucket<Rule, scale, false, true> : mean_bucket<Rule, scale, false, false>)
-                    : (last ? mean_bucket<Rule, scale, true, true> : mean_bucket<Rule, scale, true, false>);
-      scan = mean(in, m, weight, r, v);
+          turn.is_first && turn.is_last ? mean_bucket<Rule, scale, true> : mean_bucket<Rule, scale, false>;
+      scan = mean(in, turn, m, weight, r, v);
     }
     offset += record_bytes(m, scales, Rule::bits);
     return writer.write(finite ? scale_of(scale, scan, m) : canonical_nan(), v, r, begin, m);

@@ -20,6 +20,7 @@
 
 #define LPSGD_INLINE [[gnu::always_inline]] inline
 #define LPSGD_INLINED __attribute__((always_inline))  // of a lambda
+#define LPSGD_CALLED __attribute__((noinline))        // of a lambda
 
 // Loops over a block's vectors are unrolled where a block fits the registers.
 #if defined(__AVX512F__)

@@ -19,6 +19,7 @@
 #include "lpsgd_build.h"
 #include "nn/cuda/backend.h"
 #include "trainer/json_text.h"
+#include "trainer/mpirun.h"
 #include "trainer/run_folder.h"
 
 namespace lpsgd {
@@ -89,7 +90,7 @@ ordered_json build_and_libraries() {
   o["nccl_version"] = nccl_missing().empty() ? ordered_json(nccl_version()) : ordered_json(nullptr);
   o["onednn_version"] = onednn_version();
   o["mpi_version"] = mpi_version();
-  o["mpirun"] = LPSGD_MPIRUN;
+  o["mpirun"] = mpirun();
   o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());
   return o;
 }

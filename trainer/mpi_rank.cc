@@ -13,6 +13,7 @@
 #include "core/printable.h"
 #include "trainer/agreement.h"
 #include "trainer/environment.h"
+#include "trainer/mpirun.h"
 
 namespace lpsgd {
 
@@ -34,7 +35,7 @@ bool is_launched_by_its_own_mpi(const Transport& transport) {
         "{} started {} process{}, but lpsgd is linked with {}, which counts {} rank{}; start it with that "
         "library's launcher: {} -n {} lpsgd ...{}",
         as.launcher, as.size, as.size > 1 ? "es" : "", mpi_version(), transport.size(),
-        transport.size() > 1 ? "s" : "", LPSGD_MPIRUN, as.size,
+        transport.size() > 1 ? "s" : "", mpirun(), as.size,
         as.launcher == std::string_view("srun") ? " (or with the srun --mpi=KIND that it supports)" : ""));
   // A launcher may end all processes once the first has failed, so wait until rank 0 has printed.
   std::this_thread::sleep_for(std::chrono::seconds(2));

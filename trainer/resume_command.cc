@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "trainer/mpirun.h"
+
 namespace lpsgd {
 
 namespace {
@@ -31,7 +33,7 @@ std::string resume_command(std::vector<std::string> words, const std::string& fo
   if (!has("--resume") && !has("--resume-required")) words.emplace_back("--resume");
   std::string out;
   if (launched.launcher != nullptr)
-    out = fmt::format("{} -n {}", launched.launcher == std::string_view("srun") ? "srun" : LPSGD_MPIRUN,
+    out = fmt::format("{} -n {}", launched.launcher == std::string_view("srun") ? "srun" : mpirun(),
                       launched.size);
   for (const std::string& word : words) {
     if (!out.empty()) out += ' ';

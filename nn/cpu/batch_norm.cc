@@ -12,12 +12,9 @@
 namespace lpsgd::cpu {
 namespace {
 
-constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
 // An output of so many bytes has left the caches before it is read again, so it is written past them
 // (measured with 32 MiB of cache for two cores that both train).
 constexpr std::int64_t non_temporal_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t min_rows =
-    64;  // of wide rows: combining the moments of a block costs as much as a few rows
 
 template <class T>
 class BatchNormOp final : public Op {

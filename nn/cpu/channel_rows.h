@@ -5,6 +5,9 @@
 
 namespace lpsgd::cpu {
 
+constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
+constexpr std::int64_t min_rows = 64;        // of wide rows: a block's moments cost as much as a few rows
+
 /// How many pixels are one row, so that rows of few channels fill the vectors; they divide `pixels`.
 constexpr std::int64_t pixels_of_row(std::int64_t channels, std::int64_t pixels) {
   constexpr std::int64_t width = 64;

@@ -11,9 +11,6 @@
 namespace lpsgd::cpu {
 namespace {
 
-constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
-constexpr std::int64_t min_rows = 64;        // of wide rows: a block's sums cost as much as a few rows
-
 template <class T>
 class GroupNormOp final : public Op {
  public:

@@ -6,25 +6,23 @@
 namespace lpsgd {
 namespace {
 
-using Value = OperatorWriter::Value;
-
 /// max(alpha x + beta, 0), at most 1.
-Value hard_sigmoid(OperatorWriter& out, const Value& x) {
+OperatorWriter::Value hard_sigmoid(OperatorWriter& out, const OperatorWriter::Value& x) {
   return out.add("HardSigmoid", {x}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
 }
 
-Value scalar(OperatorWriter& out, const char* name, float value) {
+OperatorWriter::Value scalar(OperatorWriter& out, const char* name, float value) {
   return out.constant(name, {}, std::vector<float>{value});
 }
 
 /// x (1 + erf(x / sqrt(2))) / 2: this version of the operators has no Gelu.
-Value gelu(OperatorWriter& out, const Value& x) {
-  const Value erf = out.add("Erf", {out.add("Mul", {x, scalar(out, "root_of_half", 0.707106781f)})});
-  const Value twice = out.add("Add", {erf, scalar(out, "one", 1)});
+OperatorWriter::Value gelu(OperatorWriter& out, const OperatorWriter::Value& x) {
+  const auto erf = out.add("Erf", {out.add("Mul", {x, scalar(out, "root_of_half", 0.707106781f)})});
+  const auto twice = out.add("Add", {erf, scalar(out, "one", 1)});
   return out.add("Mul", {x, out.add("Mul", {twice, scalar(out, "half", 0.5f)})});
 }
 
-Value operators(OperatorWriter& out, const Value& x, Activation kind) {
+OperatorWriter::Value operators(OperatorWriter& out, const OperatorWriter::Value& x, Activation kind) {
   switch (kind) {
     case Activation::relu:
       return out.add("Relu", {x});

@@ -150,14 +150,16 @@ class Parameters:
             if cell.network in self.latency:
                 found["latency"][i, self.latency[cell.network]] = 1
             batches, rows = walks[cell.network]
-            found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
+            weights = [np.interp(math.log(cell.local_batch), batches, one) for one in np.eye(len(batches))]
+            found["batch"][i] = weights @ rows
             if cell.ranks == 1 and cell.network in self.several and self.alone[cell.network].is_measured:
                 found["batch"][i, self.several[cell.network]] = 0
         return found
 
     def values(self, x):
-        """The constants of the machine."""
-        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(self.constants)}
+        """The constants of the machine; of several vectors, the rows of x, a column of each constant."""
+        found = zip(self.constants, np.exp(x[..., : len(self.constants)].T))
+        return {constant.name: constant.centre * (factor if x.ndim == 1 else factor[:, None]) for constant, factor in found}
 
 
 @dataclass
@@ -188,13 +190,18 @@ class Model:
         def logarithm(x):
             return np.log(sum(equations.parts(self.parameters.values(x), features, factors_at(matrices, x))))
 
-        at, step = logarithm(self.x), 1e-5
-        slopes = np.array([(logarithm(self.x + step * row) - at) / step for row in np.eye(len(self.x))]).T
+        slopes = derivatives(logarithm, self.x, 1e-5)
         return np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes))
 
 
 def factors_at(matrices, x):
-    return {name: np.exp(matrix @ x) for name, matrix in matrices.items()}
+    return {name: np.exp(x @ matrix.T) for name, matrix in matrices.items()}
+
+
+def derivatives(function, x, step):
+    """Forward differences of a function that takes vectors as rows and returns rows: [i, j] = d function_i / d x_j."""
+    steps = step * np.maximum(1, np.abs(x))
+    return ((function(x + np.diag(steps)) - function(x)) / steps[:, None]).T
 
 
 def robust(residual):
@@ -216,11 +223,15 @@ def fit(cells, alone=None, constants=c.CONSTANTS):
 
     def residuals(x):
         seconds = sum(equations.parts(parameters.values(x), features, factors_at(matrices, x)))
-        return np.concatenate([robust((np.log(seconds) - wanted) / c.NOISE), x / parameters.deviations])
+        misses = robust((np.log(seconds) - wanted) / c.NOISE)
+        return np.concatenate([misses, x / parameters.deviations], axis=-1)
+
+    def slopes(x):
+        return derivatives(residuals, x, np.finfo(float).eps ** 0.5)
 
     bounds = 4 * parameters.deviations
     found = least_squares(
-        residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200
+        residuals, start, slopes, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200
     )
     data = found.jac[: len(measured)]
     prior = np.diag(1 / parameters.deviations**2)

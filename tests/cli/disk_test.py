@@ -9,7 +9,7 @@ import unittest
 from faults import EPOCHS, Disturbed, of_codec
 from harness import checkpoints, run
 
-FAULTS = os.environ.get("LPSGD_FAULTS", "4")
+FAULTS = os.environ.get("LPSGD_FAULTS", "3")
 RANKS, CODEC = 2, "onebit"
 # Checkpoints after steps 12 and 24.
 TWICE = (*of_codec(CODEC), "--set", "checkpoint={every_epochs: 3, keep: 1}")

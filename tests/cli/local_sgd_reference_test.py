@@ -294,7 +294,7 @@ class LocalSgd(Case):
         self.compare({"kind": "every_step"})
 
     def test_local_sgd(self):
-        self.compare({"kind": "local_sgd", "steps": 3}, mpi=("EF-sign",), every_pair=True)
+        self.compare({"kind": "local_sgd", "steps": 3}, mpi=("EF-sign",))
 
     def test_local_sgd_that_ends_between_two_synchronisations(self):
         self.compare({"kind": "local_sgd", "steps": 5, "reset_momentum": True}, counts=(3,))
@@ -304,7 +304,7 @@ class LocalSgd(Case):
 
     def test_hierarchical_local_sgd(self):
         hierarchical = {"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2}
-        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",), every_pair=True)
+        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",))
 
     def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
         self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})

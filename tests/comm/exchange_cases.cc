@@ -100,28 +100,29 @@ std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<f
 }
 
 void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
-                      const MakeArena& make_arena, const Way& way) {
-  for (const ExchangeOptions& options : all_options(setup, way)) {
-    const Means means =
-        run(transport, setup, options, static_cast<std::uint32_t>(expected.size()), make_arena);
-    for (std::size_t step = 0; step < expected.size(); ++step) {
-      const auto own = setup.gradients(transport.rank(), static_cast<std::uint32_t>(step));
-      for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
-        const TensorInfo& tensor = setup.tensors[t];
-        const auto offset = static_cast<std::size_t>(tensor.offset);
-        const auto end = offset + static_cast<std::size_t>(tensor.elements);
-        EXPECT_EQ(std::memcmp(&means[step][offset], &expected[step][offset], (end - offset) * sizeof(float)),
-                  0)
-            << tensor.name << " with " << to_text(setup.codecs[t]) << ", step " << step << ", rank "
-            << transport.rank() << " of " << transport.size() << ", chunks of " << options.chunk_bytes;
-        const std::size_t next = t + 1 < setup.tensors.size()
-                                     ? static_cast<std::size_t>(setup.tensors[t + 1].offset)
-                                     : setup.arena;
-        for (std::size_t gap = end; gap < next; ++gap)
-          ASSERT_EQ(means[step][gap], own[gap]) << "written past the end of " << tensor.name;
-      }
+                      const ExchangeOptions& options, const MakeArena& make_arena) {
+  const Means means = run(transport, setup, options, static_cast<std::uint32_t>(expected.size()), make_arena);
+  for (std::size_t step = 0; step < expected.size(); ++step) {
+    const auto own = setup.gradients(transport.rank(), static_cast<std::uint32_t>(step));
+    for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+      const TensorInfo& tensor = setup.tensors[t];
+      const auto offset = static_cast<std::size_t>(tensor.offset);
+      const auto end = offset + static_cast<std::size_t>(tensor.elements);
+      EXPECT_EQ(std::memcmp(&means[step][offset], &expected[step][offset], (end - offset) * sizeof(float)), 0)
+          << tensor.name << " with " << to_text(setup.codecs[t]) << ", step " << step << ", rank "
+          << transport.rank() << " of " << transport.size() << ", chunks of " << options.chunk_bytes;
+      const std::size_t next =
+          t + 1 < setup.tensors.size() ? static_cast<std::size_t>(setup.tensors[t + 1].offset) : setup.arena;
+      for (std::size_t gap = end; gap < next; ++gap)
+        ASSERT_EQ(means[step][gap], own[gap]) << "written past the end of " << tensor.name;
     }
   }
+}
+
+void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
+                      const MakeArena& make_arena, const Way& way) {
+  for (const ExchangeOptions& options : all_options(setup, way))
+    equals_reference(transport, setup, expected, options, make_arena);
 }
 
 void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& make_arena,

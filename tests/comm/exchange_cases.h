@@ -49,6 +49,9 @@ Means run(Transport& transport, const ExchangeSetup& setup, const ExchangeOption
 std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<float>& arena);
 
 void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
+                      const ExchangeOptions& options, const MakeArena& arena);
+/// The same with each of all_options().
+void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
                       const MakeArena& arena = host_arena, const Way& way = {});
 void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena,
                          const Way& way = {});

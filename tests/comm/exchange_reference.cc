@@ -60,7 +60,7 @@ const std::vector<NamedCodec>& tested_codecs() {
       {"qsgd8_tensor", spec_of("{kind: qsgd, bits: 8, bucket: tensor}")},
       {"interval", spec_of("{kind: qsgd, bits: 4, levels: interval, error_feedback: true}")},
       {"exponential", spec_of("{kind: qsgd, bits: 8, levels: exponential, bucket: 64}")},
-      {"optimal", spec_of("{kind: qsgd, bits: 8, levels: optimal, bucket: 96}")},
+      {"optimal", spec_of("{kind: qsgd, bits: 2, levels: optimal, bucket: 96}")},
       {"optimal_feedback",
        spec_of("{kind: qsgd, bits: 4, levels: optimal, bucket: 64, error_feedback: true}")},
       {"sign", spec_of("sign")},

@@ -153,7 +153,7 @@ class CodecBench {
   Buffer<float> values_, residual_, sum_, copy_{static_cast<std::size_t>(n_)};
 };
 
-std::string table(const ordered_json& results) {
+std::string codec_rates(const ordered_json& results) {
   std::string out = fmt::format("{:<17} {:>9} {:>9} {:>8} {:>12} {:>9}  {}\n", "operation", "ms", "memcpy ms",
                                 "ratio", "memory limit", "speed-up", "codec");
   for (const ordered_json& r : results)
@@ -183,7 +183,7 @@ std::string bench_codec_command(const BenchCodecArguments& arguments) {
   for (const std::string& text : texts)
     specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
   const auto shown = [&](const ordered_json& results) {
-    return arguments.json ? json_text(results, 2) + "\n" : table(results);
+    return arguments.json ? json_text(results, 2) + "\n" : codec_rates(results);
   };
   if (arguments.device == "cuda")
     return shown(bench_codec_cuda(specs, arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 24,

@@ -41,7 +41,7 @@ using nlohmann::ordered_json;
 
 constexpr std::uint32_t checked_steps = 2;  // with error feedback, the second needs the first one's residuals
 
-const char* const default_codecs[] = {
+const char* const default_exchanges[] = {
     "none",
     "fp16",
     "{kind: qsgd, bits: 8, bucket: 512}",
@@ -355,7 +355,7 @@ class ExchangeBench {
   int ranks_per_gpu_ = 0;  // 0: gradients are on the CPU
 };
 
-std::string table(const ordered_json& results) {
+std::string exchange_rates(const ordered_json& results) {
   const bool sums = !results.empty() && results.front().contains("nccl_allreduce");
   const bool shared = std::any_of(results.begin(), results.end(),
                                   [](const ordered_json& r) { return r.contains("times_mean_nothing"); });
@@ -418,7 +418,7 @@ Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
   const bool sums = sweep.collective == Collective::allreduce;
   std::vector<std::string> texts = arguments.codecs;
   if (texts.empty() && sums) texts.emplace_back("none");
-  if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
+  if (texts.empty()) texts.assign(std::begin(default_exchanges), std::end(default_exchanges));
   for (const std::string& text : texts) {
     sweep.codecs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
     if (sums && !sweep.codecs.back().is_none())
@@ -441,7 +441,7 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
   ordered_json results = ordered_json::array();
   const auto report = [&] {  // the status
     if (launched.rank != 0) return 0;
-    print(arguments.json ? json_text(results, 2) + "\n" : table(results));
+    print(arguments.json ? json_text(results, 2) + "\n" : exchange_rates(results));
     std::uint64_t wrong = 0;
     for (const ordered_json& r : results) {
       wrong += r["wrong"].get<std::uint64_t>();

@@ -146,7 +146,7 @@ ordered_json row(const OperationTime& operation, const char* pass, double second
           {"fraction_of_roofline", seconds > 0 ? std::max(memory, arithmetic) / seconds : 0.0}};
 }
 
-std::string table(const ordered_json& rows, const Roofline& roofline) {
+std::string layer_rates(const ordered_json& rows, const Roofline& roofline) {
   std::size_t width = 9;
   double total = 0, least = 0;
   for (const ordered_json& r : rows) width = std::max(width, r["operation"].get<std::string>().size());
@@ -206,7 +206,7 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
     rows.push_back(row(t, "forward", t.forward, t.forward_cost, roofline));
     if (t.backward_cost.bytes > 0) rows.push_back(row(t, "backward", t.backward, t.backward_cost, roofline));
   }
-  if (!a.json) return table(rows, roofline);
+  if (!a.json) return layer_rates(rows, roofline);
   for (ordered_json& r : rows) {
     r["network"] = spec.name();
     r["batch"] = a.batch;

@@ -157,7 +157,7 @@ void add_limits(ordered_json& results, std::int64_t repeats) {
   }
 }
 
-std::string table(const ordered_json& results) {
+std::string loader_rates(const ordered_json& results) {
   std::string out = fmt::format("{:<42} {:>7} {:>10} {:>10} {:>7}  {}\n", "samples of 224 x 224, or as named",
                                 "workers", "us each", "per s", "ratio", "ratio to");
   for (const ordered_json& r : results) {
@@ -196,7 +196,7 @@ std::string bench_loader_command(const BenchLoaderArguments& arguments) {
     if (workers > 0) results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
   add_limits(results, arguments.repeats);
   results.push_back(measure_cifar_batch(arguments.repeats));
-  return arguments.json ? json_text(results, 2) + "\n" : table(results);
+  return arguments.json ? json_text(results, 2) + "\n" : loader_rates(results);
 }
 
 }  // namespace lpsgd

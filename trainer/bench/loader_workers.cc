@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t batch = 32, cifar_batch = 128;
+constexpr std::int64_t image_batch = 32, cifar_batch = 128;
 
 std::unique_ptr<Loader> make_loader(std::shared_ptr<const ImageDataset> images, const DataOptions& data,
                                     const ImageShape& out, std::int64_t batch_size, int workers) {
@@ -63,14 +63,15 @@ void in_processes(int count, const Body& body) {
 ordered_json measure_workers(const std::shared_ptr<const ImageDataset>& images, const DataOptions& data,
                              const ImageShape& out, int workers, std::int64_t repeats) {
   // At least two passes over the images, in whole batches.
-  const std::int64_t of_one = (2 * images->size() / batch + 1) * batch;
+  const std::int64_t of_one = (2 * images->size() / image_batch + 1) * image_batch;
   std::vector<double> seconds, apart, ratios;
   for (std::int64_t i = 0; i < repeats; ++i) {
     const double begin = now_seconds();
     // No thread of this process runs now: a forked process has the calling thread alone.
-    in_processes(workers, [&] { drain(*make_loader(repeated(images, of_one), data, out, batch, 1), i); });
+    in_processes(workers,
+                 [&] { drain(*make_loader(repeated(images, of_one), data, out, image_batch, 1), i); });
     const double middle = now_seconds();
-    drain(*make_loader(repeated(images, workers * of_one), data, out, batch, workers), i);
+    drain(*make_loader(repeated(images, workers * of_one), data, out, image_batch, workers), i);
     const double end = now_seconds();
     seconds.push_back(end - middle);
     apart.push_back(middle - begin);

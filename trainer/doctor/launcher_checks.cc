@@ -12,6 +12,7 @@
 #include "trainer/doctor/checks.h"
 #include "trainer/doctor/child_process.h"
 #include "trainer/environment.h"
+#include "trainer/mpirun.h"
 
 namespace lpsgd::doctor {
 
@@ -54,7 +55,7 @@ std::string library() {
 }
 
 std::string use_own() {
-  return fmt::format("start ranks with {} -n K lpsgd ..., the launcher of {}", LPSGD_MPIRUN, library());
+  return fmt::format("start ranks with {} -n K lpsgd ..., the launcher of {}", mpirun(), library());
 }
 
 Check ranks_failed(const std::string& found, const std::string& advice) {
@@ -80,9 +81,9 @@ std::string mpi_family(std::string_view text) {
 }
 
 Checks library_check() {
-  Check check{"mpi.library", Status::ok, fmt::format("{}, started by {}", library(), LPSGD_MPIRUN)};
-  check.values = {{"version", mpi_version()}, {"mpirun", LPSGD_MPIRUN}};
-  if (in_path(LPSGD_MPIRUN).empty() && ::access(LPSGD_MPIRUN, X_OK) != 0) {
+  Check check{"mpi.library", Status::ok, fmt::format("{}, started by {}", library(), mpirun())};
+  check.values = {{"version", mpi_version()}, {"mpirun", mpirun()}};
+  if (in_path(mpirun()).empty() && ::access(mpirun(), X_OK) != 0) {
     check.status = Status::error;
     check.found += ", which is missing";
     check.advice = fmt::format(
@@ -130,8 +131,8 @@ Checks root_check() {
 Checks two_ranks_checks() {
   std::error_code error;
   const std::string self = fs::read_symlink("/proc/self/exe", error).string();
-  const std::vector<std::string> words{LPSGD_MPIRUN, "-n", "2", self, "doctor", "--ranks-only", "--json"};
-  const std::string command = fmt::format("{} -n 2 {} doctor --ranks-only", LPSGD_MPIRUN, self);
+  const std::vector<std::string> words{mpirun(), "-n", "2", self, "doctor", "--ranks-only", "--json"};
+  const std::string command = fmt::format("{} -n 2 {} doctor --ranks-only", mpirun(), self);
   // Open MPI refuses more ranks than cores, and root, which root_check() reports.
   std::vector<std::string> variables{"OMPI_MCA_rmaps_base_oversubscribe=1",
                                      "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"};
@@ -139,7 +140,7 @@ Checks two_ranks_checks() {
     variables.insert(variables.end(), {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
   const ChildResult child = run_child(words, ranks_seconds, variables);
   if (!child.start_error.empty())
-    return {ranks_failed(fmt::format("{} cannot be started: {}", LPSGD_MPIRUN, child.start_error),
+    return {ranks_failed(fmt::format("{} cannot be started: {}", mpirun(), child.start_error),
                          "install that launcher, or build again with the MPI library that is installed")};
   if (child.timed_out)
     return {ranks_failed(fmt::format("two ranks were not done within {:.0f} s", ranks_seconds),
@@ -164,7 +165,7 @@ Checks two_ranks_checks() {
   }
   if (found.front().values.value("ranks", 0) != 2)
     return {ranks_failed(
-        fmt::format("{} -n 2 did not make two ranks", LPSGD_MPIRUN),
+        fmt::format("{} -n 2 did not make two ranks", mpirun()),
         "that launcher is of another MPI library: build again, or install that of " + mpi_version())};
   return found;
 }
