@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL  // the Python package's liblpsgd.so shall not need libxxhash
 #include <xxhash.h>
 
 #include <cerrno>

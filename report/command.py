@@ -20,6 +20,14 @@ class Parser(argparse.ArgumentParser):
         print(f"lpsgd: error: {name}: {message}; '{self.prog} --help' lists the options", file=sys.stderr)
         sys.exit(2)
 
+    def parse_args(self, args=None, namespace=None):
+        found = super().parse_args(args, namespace)
+        for action in self._actions:
+            given = getattr(found, action.dest, None)
+            if "" in (given if isinstance(given, list) else [given]):
+                self.error(f"{'/'.join(action.option_strings) or action.metavar or action.dest}: is empty")
+        return found
+
 
 def whole(least, most):
     """A type of options."""

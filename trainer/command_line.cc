@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "comm/transport.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "trainer/environment.h"
 #include "trainer/mpi_rank.h"
+#include "trainer/print.h"
 
 namespace lpsgd {
 
@@ -115,7 +117,10 @@ int run_command_line(const std::vector<std::string>& words) {
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) return refuse(describe(app, e));
     if (const int status = meet_other_ranks("--help or --version", "")) return status;
-    return launched_as().rank == 0 ? app.exit(e) : 0;
+    if (launched_as().rank != 0) return 0;
+    std::ostringstream text;
+    app.exit(e, text, text);
+    return print(text.str());
   }
   for (const auto& [command, run, uses_ranks] : declared) {
     if (!*command) continue;

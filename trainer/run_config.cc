@@ -113,15 +113,16 @@ Value load_tree(const std::string& path, const std::vector<std::string>& overrid
   return root;
 }
 
-/// Expands the environment variables of every quoted string. What they hold may be a number or a word as
-/// well. With `if_set` strings with a variable that is not set stay as they are.
+/// Expands the environment variables of every quoted string, and refuses those of others. What they hold may
+/// be a number or a word as well. With `if_set` strings with a variable that is not set stay as they are.
 void expand(Value& value, const std::string& path, config::Environment environment) {
   const auto inner = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
-  if (config::names_environment(value)) try {
+  const bool names = config::names_environment(value);
+  if (value.is_scalar()) try {
       value.scalar = config::expand_environment(value, path);
-      value.quoted = false;
+      if (names) value.quoted = false;
     } catch (const ConfigError&) {
-      if (environment == config::Environment::expand) throw;
+      if (!names || environment == config::Environment::expand) throw;
     }
   for (Value::Entry& e : value.entries) expand(e.value, inner(e.key), environment);
   for (std::size_t i = 0; i < value.items.size(); ++i)

@@ -62,6 +62,13 @@ class ConfigurationErrors(Case):
         ):
             self.refused(CONFIG, expected, "--set", "exchange.codec=" + codec)
 
+    def test_an_environment_variable_without_quotes(self):
+        self.refused(CONFIG.replace("{every_epochs: 1, keep: 3}", "\n  keep: ${LPSGD_KEEP}"),
+                     '{config}:8:9: checkpoint.keep: an environment variable needs quotes: "${{LPSGD_KEEP}}"')
+        for option in ("data.root=${LPSGD_DATA}/q", "train.epochs=${LPSGD_EPOCHS}"):
+            key, value = option.replace("{", "{{").replace("}", "}}").split("=")
+            self.refused(CONFIG, f'--set {key}={value}: {key}: an environment variable needs quotes: "{value}"', "--set", option)
+
     def test_unknown_section(self):
         self.refused(CONFIG + "exchnge: {}\n", "{config}:8:1: exchnge: unknown key, did you mean 'exchange'?")
 

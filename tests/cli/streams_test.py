@@ -28,6 +28,12 @@ class Streams(Case):
                             self.assertNotIn(b"samples/s |", file.read(), name)
                 shutil.rmtree(out)
 
+    def test_a_full_standard_output(self):
+        for words in (["--version"], ["--help"], ["show", self.config], ["help", "train"]):
+            with self.subTest(words=words):
+                result = run(*words, wrap=["sh", "-c", 'exec "$0" "$@" > /dev/full'])
+                self.assertEqual((result.status, result.err), (1, "lpsgd: error: standard output cannot be written\n"))
+
     def test_a_closed_terminal_is_a_signal(self):
         for ranks in ("1", "2"):
             reader, writer = pty.openpty()

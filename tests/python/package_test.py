@@ -64,6 +64,16 @@ class Wheel(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("kind: onebit", done.stdout)
 
+    def test_libraries_that_are_needed(self):
+        """Those of docs/pytorch-hook.md, and those of every C++ program."""
+        words = ["readelf", "--dynamic", "--wide", os.environ["LPSGD_LIBRARY"]]
+        shown = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", shown))
+        page = (SOURCE / "docs" / "pytorch-hook.md").read_text()
+        named = re.search(r"is linked with: on Debian `(\S+)`, `(\S+)` and `(\S+)`", page).groups()
+        self.assertEqual(needed - {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64"},
+                         {name.rstrip("0123456789.") for name in named})
+
     def test_without_the_library(self):
         done = self.wheel(LPSGD_LIBRARY=str(self.root / "none.so"))
         self.assertNotEqual(done.returncode, 0)

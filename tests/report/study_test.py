@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import subprocess
+import sys
 import unittest
 
 from harness import REPORT, TINY
@@ -448,6 +449,20 @@ class Refused(StudyTest):
             )
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(text, result.stdout)
+
+    def test_an_empty_word(self):
+        for words, named in (
+            (["study", ""], "STUDY.yaml"),
+            (["study", "a.yaml", "--out", ""], "--out"),
+            (["report", "a", ""], "DIR|RUN"),
+            (["predict", "--calibrate", "a.csv", "--cells", ""], "--cells"),
+        ):
+            result = subprocess.run(
+                [sys.executable, str(REPORT / f"lpsgd_{words[0]}.py"), *words[1:]], capture_output=True, text=True,
+                cwd=self.root,
+            )
+            expected = f"lpsgd: error: {words[0]}: {named}: is empty; 'lpsgd {words[0]} --help' lists the options\n"
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", expected))
 
     def test_dry_run(self):
         status, out, err = self.study(
