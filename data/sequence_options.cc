@@ -19,7 +19,7 @@ void fields(config::Visitor& v, SpeechOptions& o) {
 
 void fields(config::Visitor& v, TextOptions& o) {
   v.choice("unit", o.unit, {{"words", TextUnit::words}, {"characters", TextUnit::characters}},
-           "what a token is: a word between spaces, or a UTF-8 character");
+           "what a token is: a word between spaces or tabs, or a UTF-8 character");
   v.field("train", o.train,
           "the training text, a file in data.root; `ptb` and `wikitext2` have default names");
   v.field("valid", o.valid, "the validation text");
@@ -28,10 +28,10 @@ void fields(config::Visitor& v, TextOptions& o) {
            "the text that evaluations use");
   v.field("vocabulary", o.vocabulary,
           "a file with one token a line; empty: the tokens of the training text, the most frequent first");
-  v.field(
-      "vocabulary_size", o.vocabulary_size,
-      "keep so many tokens of the training text, the most frequent; 0: all; `unknown` stands for the rest",
-      {.min = 0, .max = 100'000'000});
+  v.field("vocabulary_size", o.vocabulary_size,
+          "so many tokens: the most frequent of the training text, and `unknown`, which stands for the rest; "
+          "0: all",
+          {.min = 0, .max = 100'000'000});
   v.field("eos", o.eos, "the token behind each line; empty: none");
   v.field("unknown", o.unknown,
           "replaces tokens outside the vocabulary; if it is itself outside, such tokens are an error");
