@@ -231,7 +231,7 @@ struct Contributions {
   std::int32_t count = 0;
 };
 
-/// Where contributions are added a few at a time.
+/// Contributions are added at most kMaxContributions at a time, in turns.
 struct Turn {
   bool is_first, is_last;
 };
@@ -244,6 +244,9 @@ template <class Rule, Scale scale, bool is_only>
                                          float weight, const float* residual, float* v) {
   return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_CALLED {
     const bool is_first = is_only || turn.is_first, is_last = is_only || turn.is_last;
+    const float w = weight;  // in registers, which what is captured is not
+    const float* const added = residual;
+    float* const mean = v;
     VectorScan<scale> scan;
     for (std::int64_t at = from; at < from + count; at += kBlock) {
       const std::int64_t left = from + count - at, byte = at * Rule::bits / 8;
@@ -253,19 +256,19 @@ template <class Rule, Scale scale, bool is_only>
         load_codes<Rule::bits>(in.words[0] + byte, left, codes);
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = in.rules[0].value(codes[k]);
       } else {
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(v + at + k * kLanes);
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(mean + at + k * kLanes);
       }
       for (std::int32_t r = is_first ? 1 : 0; r < in.count; ++r) {
         load_codes<Rule::bits>(in.words[r] + byte, left, codes);
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] += in.rules[r].value(codes[k]);
       }
       if (is_last) {
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
-        if (residual) add_new_block(residual + at, left, sum);
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= w;
+        if (added) add_new_block(added + at, left, sum);
         clear_after(left, sum);
         scan.add(sum);
       }
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(v + at + k * kLanes, sum[k]);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(mean + at + k * kLanes, sum[k]);
     }
     return scan.result();
   });

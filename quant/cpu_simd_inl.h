@@ -20,7 +20,7 @@
 
 #define LPSGD_INLINE [[gnu::always_inline]] inline
 #define LPSGD_INLINED __attribute__((always_inline))  // of a lambda
-#define LPSGD_CALLED __attribute__((noinline))        // of a lambda
+#define LPSGD_CALLED __attribute__((noinline))  // of one that is called at several places: compiled once
 
 // Loops over a block's vectors are unrolled where a block fits the registers.
 #if defined(__AVX512F__)

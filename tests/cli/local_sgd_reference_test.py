@@ -304,7 +304,7 @@ class LocalSgd(Case):
 
     def test_hierarchical_local_sgd(self):
         hierarchical = {"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2}
-        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",))
+        self.compare(hierarchical, counts=(2, 4, 3), blocks={2: 1, 3: 3, 4: 2}, mpi=("qsgd",))
 
     def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
         self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})

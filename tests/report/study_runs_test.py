@@ -367,7 +367,7 @@ class Runs(StudyTest):
         text = (
             HEAD
             + """
-set: {train.epochs: 12, data.train_samples: 4096, checkpoint.every_epochs: 3}
+set: {train.epochs: 30, data.train_samples: 2048, checkpoint.every_epochs: 3}
 target: {val_top1: 50}
 axes: {transport: [threads, mpi], codec: [none, onebit, {kind: qsgd, bits: 2}], ranks: 2}
 """
@@ -409,7 +409,7 @@ axes: {transport: [threads, mpi], codec: [none, onebit, {kind: qsgd, bits: 2}], 
         import pty
 
         command, environment = self.command(
-            HEAD + "set: {train.epochs: 6, data.train_samples: 30000}\naxes: {seed: [1, 2]}\n",
+            HEAD + "set: {train.epochs: 6, data.train_samples: 60000}\naxes: {seed: [1, 2]}\n",
             "--out",
             str(self.root / "out"),
         )
