@@ -118,6 +118,7 @@ endfunction()
 # alone are sanitized unless LPSGD_SANITIZE_ALL.
 function(lpsgd_kernels name isa)
   add_library(${name} OBJECT ${ARGN})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # they take long enough, one beside the other
   target_link_libraries(${name} PRIVATE lpsgd_options lpsgd_core)
   # A vector of 16 floats passed by value has another ABI on machines without AVX-512; ours never leave a file.
   target_compile_options(${name} PRIVATE -Wno-psabi)
@@ -157,6 +158,8 @@ function(lpsgd_library name)
     list(APPEND ARG_SOURCES ${ARG_CUDA_SOURCES})
   endif()
   lpsgd_emulate(${ARG_SOURCES})
+  list(FILTER ARG_CUDA_SOURCES INCLUDE REGEX "\\.cu$")  # from 3.31 on CMake would compile them as one, too
+  set_source_files_properties(${ARG_CUDA_SOURCES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(lpsgd_${name} STATIC ${ARG_SOURCES})
   foreach(dep IN LISTS ARG_DEPENDS)
     if(dep MATCHES "^lpsgd_(.*)$" AND NOT CMAKE_MATCH_1 IN_LIST LPSGD_BELOW_${name})

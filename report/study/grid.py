@@ -73,7 +73,7 @@ def expand(study):
     if size > MAX_RUNS:
         raise StudyError(f"{study.where['axes']}: axes: {size} combinations; at most {MAX_RUNS} are taken")
     _check_overlap(study.axes)
-    data_of = functools.cache(lambda path: read(path).data())
+    root_of = functools.cache(read)
     values = variables.known(study.env)
     runs, seen = [], {}
     for combination in itertools.product(*(axis.choices for axis in study.axes)):
@@ -82,7 +82,7 @@ def expand(study):
             all(chosen[axis].label in allowed for axis, allowed in rule.items()) for rule in study.excludes
         ):
             continue
-        run = _run(study, chosen, data_of, values)
+        run = _run(study, chosen, root_of, values)
         if run.digest in seen:
             raise StudyError(
                 f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; "
@@ -127,7 +127,7 @@ def _refuse_two(by_axis, keys):
         raise StudyError(f"{by_axis[second].where}: axes '{first}' and '{second}' both set {keys}")
 
 
-def _run(study, chosen, data_of, values):
+def _run(study, chosen, root_of, values):
     config = next((c.config for c in chosen.values() if c.config), study.config)
     sets = dict(study.sets)
     for choice in chosen.values():
@@ -137,10 +137,10 @@ def _run(study, chosen, data_of, values):
     asked = next((c.ranks for c in chosen.values() if c.ranks), None)
     problem = ""
     try:
-        written = _resolved(sets, config, data_of)
+        written = _resolved(sets, config, root_of)
         if _is_over_threads(written, values) and asked is not None:
             sets["exchange.ranks"] = asked
-            written = _resolved(sets, config, data_of)
+            written = _resolved(sets, config, root_of)
     except UserError as error:
         written, problem = {"config": config, **sets}, str(error)
     settings = variables.expanded(written, values)
@@ -193,15 +193,15 @@ def _cell(choice):
     return value if is_number and choice.label == flow(value) else choice.label
 
 
-def _resolved(sets, path, data_of):
+def _resolved(sets, path, root_of):
     """The configuration at `path` with the values of `sets`, and the network's file in place of its path."""
-    config = data_of(path)
-    if not isinstance(config, dict):
-        read(path).fail("", "expected a configuration: a map of sections")
-    settings = json.loads(json.dumps(config))
+    root = root_of(path)
+    if not root.is_map():
+        root.fail("", "expected a configuration: a map of sections")
+    settings = root.data()
     if "network" in sets:
         settings["network"] = copy.deepcopy(sets["network"])
-    settings["network"] = _network(settings.get("network"), path, data_of)
+    settings["network"] = _network(settings.get("network"), path, root_of)
     for key, value in sets.items():
         if key != "network":
             assign(settings, key.split("."), value)
@@ -232,7 +232,7 @@ def _replaced(tree, old, new):
     return new if tree == old else tree
 
 
-def _network(given, path, data_of):
+def _network(given, path, root_of):
     """A network may be a path, a map with a path in `file`, or the network itself."""
     file = given.get("file") if isinstance(given, dict) else given
     if not isinstance(file, str):
@@ -240,7 +240,7 @@ def _network(given, path, data_of):
     file = file if os.path.isabs(file) else os.path.join(os.path.dirname(path), file)
     if not os.path.isfile(file):
         raise StudyError(f"{path}: network: no file {file}")
-    network = copy.deepcopy(data_of(file))
+    network = root_of(file).data()
     if isinstance(given, dict) and isinstance(network, dict):
         given = {key: value for key, value in given.items() if key != "file"}
         network = {
