@@ -104,6 +104,24 @@ exclude:
         self.assertEqual(runs[0].sets["network"], str(self.root / "net.yaml"))
         self.assertEqual(study.name, "study")
 
+    def test_what_a_run_sets_stays_its_own(self):
+        """The files that several runs share are read once."""
+        self.write(
+            "net.yaml",
+            "name: net\ninput: [32, 32, 3]\nclasses: 10\nparameters: {units: 10}\n"
+            "layers: [flatten, {dense: fc, units: $units}]\n",
+        )
+        changed = "{network.parameters.units: 9, network.layers.1.dense: last, data.train_samples: 32}"
+        _, runs = self.expand(
+            f"config: tiny.yaml\nset: {{network: net.yaml}}\naxes: {{seed: [{{name: 1, value: 1, set: {changed}}}, 2]}}\n"
+        )
+        found = [
+            (r.settings["network"]["parameters"]["units"], r.settings["network"]["layers"][1]["dense"],
+             r.settings["data"]["train_samples"])
+            for r in runs
+        ]
+        self.assertEqual(found, [(9, "last", 32), (10, "fc", 256)])
+
     def test_the_digest_is_of_the_settings(self):
         def digest(text):
             return self.expand(text)[1][0].digest
