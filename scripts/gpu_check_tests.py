@@ -1,6 +1,6 @@
 """Runs the tests of a build that CTest knows, several at once, without CTest: each has its own time limit, and its result is
-known as soon as it ends. Of CTest's properties ENVIRONMENT, WORKING_DIRECTORY, TIMEOUT, DISABLED and those of skipping
-count."""
+known as soon as it ends. Of CTest's properties ENVIRONMENT, WORKING_DIRECTORY, TIMEOUT, RUN_SERIAL, DISABLED and those of
+skipping count."""
 import dataclasses
 import json
 import os
@@ -31,8 +31,9 @@ class Test:
         return dict(text.split("=", 1) for text in self.properties.get("ENVIRONMENT", []))
 
     def state(self, status, output):
-        """run, notrun (skipped), emulated (skipped because it needs the emulated GPU), or "fail: ..."."""
-        skips = status == self.properties.get("SKIP_RETURN_CODE", -1000) or any(
+        """run, notrun (skipped), emulated (skipped because it needs the emulated GPU), or "fail: ...". (CTest also calls those
+        skipped that print what the property says, and then fail.)"""
+        skips = status == self.properties.get("SKIP_RETURN_CODE", -1000) or status == 0 and any(
             re.search(pattern, output) for pattern in self.properties.get("SKIP_REGULAR_EXPRESSION", []))
         if skips:
             return "emulated" if "needs the emulated GPU" in output else "notrun"
@@ -73,17 +74,22 @@ class Running:
         self.process.wait()
 
 
+def is_serial(test):
+    return bool(test.properties.get("RUN_SERIAL"))
+
+
 def run(tests, beside, limit, folder, environment, prepare, may_start, is_over, ended):
     """Runs `tests`, at most `beside` at once, each for at most `limit` seconds. What it prints is a file in `folder`. No more
-    are started once may_start() is false. Calls ended(test, state, log) for each, in any order. Ends when all have, or when
-    is_over(). Returns those that were killed then, with the time at which each had begun."""
+    are started once may_start() is false. Tests with RUN_SERIAL come last, each by itself. Calls ended(test, state, log) for
+    each, in any order. Ends when all have, or when is_over(). Returns those that were killed then, with the time at which each
+    had begun."""
     folder.mkdir(exist_ok=True)
-    waiting, running = list(tests), []
+    waiting, running = sorted(tests, key=is_serial), []
     try:
         while True:
             if is_over():
                 return [(one.test, one.begin) for one in running]
-            while waiting and len(running) < beside and may_start():
+            while waiting and len(running) < (1 if is_serial(waiting[0]) else beside) and may_start():
                 test = waiting.pop(0)
                 if not test.command or test.properties.get("DISABLED"):
                     ended(test, "notrun", "")

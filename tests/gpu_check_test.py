@@ -12,12 +12,16 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import gpu_check_tests  # noqa: E402
+
 BUILD = os.environ["LPSGD_BUILD"]
-# Of five tests b fails, c hangs, and e is skipped on a real GPU. d has a name with spaces.
-FIVE_TESTS = """#!{python}
+# Of these b fails, c hangs, e is skipped on a real GPU, and f fails after it has said that a part is skipped. d has a name with
+# spaces.
+TESTS = """#!{python}
 import json, sys
 commands = {{"a": "exit 0", "b": "exit 3", "c": "echo begun; sleep 600", "d (1-byte <00>, 1)  # GetParam() = x": "exit 0",
-            "e": "echo '[  SKIPPED ] needs the emulated GPU'"}}
+            "e": "echo '[  SKIPPED ] needs the emulated GPU'", "f": "echo '[  SKIPPED ] a part'; exit 1"}}
 skips = {{"name": "SKIP_REGULAR_EXPRESSION", "value": [".  SKIPPED "]}}
 limit = {{"name": "TIMEOUT", "value": 900.0}}
 print(json.dumps({{"tests": [{{"name": n, "command": ["/bin/sh", "-c", c], "properties": [skips, limit]}} for n, c in commands.items()]}}))
@@ -88,7 +92,7 @@ class GpuCheck(unittest.TestCase):
     def test_a_test_that_hangs_is_named_and_the_others_are_kept(self):
         ctest = self.out / "bin/ctest"
         ctest.parent.mkdir()
-        ctest.write_text(FIVE_TESTS.format(python=sys.executable))
+        ctest.write_text(TESTS.format(python=sys.executable))
         ctest.chmod(0o755)
         environment = {**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"}
 
@@ -103,15 +107,15 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(whole.returncode, 1, whole)
         tests = self.results()["rows"]["tests"]
         self.assertEqual({name: state.split(":")[0] for name, state in tests.items()},
-                         {"a": "run", "b": "fail", "c": "fail", "d (1-byte <00>, 1)": "run", "e": "emulated"})
+                         {"a": "run", "b": "fail", "c": "fail", "d (1-byte <00>, 1)": "run", "e": "emulated", "f": "fail"})
         self.assertRegex(tests["c"], "not done after 2 s")
-        self.assertIn("of 4 tests 2 passed; failed: b, c; not run: none", whole.stdout)
+        self.assertIn("of 5 tests 2 passed; failed: b, c, f; not run: none", whole.stdout)
         self.assertIn("begun", (self.out / "tests/c.log").read_text())
 
     def test_a_test_that_has_a_part_for_itself_has_failed(self):
         ctest = self.out / "bin/ctest"
         ctest.parent.mkdir()
-        ctest.write_text(FIVE_TESTS.format(python=sys.executable).replace("echo begun; ", "").replace("exit 0", "sleep 600"))
+        ctest.write_text(TESTS.format(python=sys.executable).replace("echo begun; ", "").replace("exit 0", "sleep 600"))
         ctest.chmod(0o755)
         part = subprocess.run(self.command("--only", "tests", "--minutes", "0.1"), capture_output=True, text=True, check=False,
                               env={**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"})
@@ -119,6 +123,20 @@ class GpuCheck(unittest.TestCase):
         tests = self.results()["rows"]["tests"]
         self.assertRegex(tests["a"], "fail: not done in a part of 6 s")
         self.assertNotIn("d (1-byte <00>, 1)", tests)
+
+    def test_a_serial_test_has_nothing_beside_it(self):
+        def listed(name, **properties):
+            command = ["/bin/sh", "-c", f"echo +{name} >> {self.out}/order; sleep 0.3; echo -{name} >> {self.out}/order"]
+            return gpu_check_tests.Test(name, command, properties)
+
+        tests = [listed("a", RUN_SERIAL=True), listed("b"), listed("c"), listed("d", RUN_SERIAL=True), listed("e", RUN_SERIAL=False)]
+        states = {}
+        killed = gpu_check_tests.run(tests, 3, 60, self.out / "logs", {}, None, lambda: True, lambda: False,
+                                     lambda test, state, log: states.update({test.name: state}))
+        self.assertEqual((killed, states), ([], dict.fromkeys("abcde", "run")))
+        order = (self.out / "order").read_text().split()
+        self.assertEqual(set(order[:3]), {"+b", "+c", "+e"})
+        self.assertEqual(order[6:], ["+a", "-a", "+d", "-d"])
 
     def test_exchange_is_measured_over_nccl_and_mpi(self):
         part = self.run_part("--only", "exchange")

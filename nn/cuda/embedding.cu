@@ -1,5 +1,6 @@
 // Embedding. In backward, one block for each token adds the gradients of all its positions, in order, so that
-// the sum has the same bits in every run. It is the block of the token's first position.
+// the sum has the same bits in every run. It is the block of the token's first position. Each warp compares
+// 32 positions at once, and only those that match are visited.
 //
 // Memory moved per value of b bytes, in single values of neighbouring threads: forward 4 (table) + b;
 // backward b, and 8 (read and written) for each value of a token that occurs. Token numbers come from cache.
@@ -7,6 +8,8 @@
 
 namespace lpsgd::cuda {
 namespace {
+
+constexpr unsigned lanes = 32;
 
 template <class T>
 __global__ void embedding_kernel(const float* x, const float* table, T* y, std::int32_t* tokens, float* bad,
@@ -28,21 +31,28 @@ __global__ void embedding_kernel(const float* x, const float* table, T* y, std::
 template <class T>
 __global__ void embedding_gradient_kernel(const T* dy, const std::int32_t* tokens, float* gradient,
                                           std::int64_t count, std::int64_t width) {
-  __shared__ std::int32_t near[block_threads];
+  // Which positions of a chunk have the token, a bit each. Two, because the next chunk's are written while
+  // slow warps still read.
+  __shared__ unsigned matches[2][block_threads / lanes];
+  const unsigned warp = threadIdx.x / lanes;
+  int turn = 0;
   for (std::int64_t position = blockIdx.x; position < count; position += gridDim.x) {
     const std::int32_t token = tokens[position];
     bool again = false;
     for (std::int64_t i = threadIdx.x; i < position; i += block_threads) again = again || tokens[i] == token;
     if (__syncthreads_or(again)) continue;  // an earlier block adds them
     for (std::int64_t base = position; base < count; base += block_threads) {
-      __syncthreads();
       const std::int64_t mine = base + threadIdx.x;
-      near[threadIdx.x] = mine < count ? tokens[mine] : -1;
-      __syncthreads();
+      const bool matching = mine < count && tokens[mine] == token;
+      const unsigned bits = __ballot_sync(0xffffffff, matching);
+      turn ^= 1;
+      if (threadIdx.x % lanes == 0) matches[turn][warp] = bits;
+      if (__syncthreads_or(matching) == 0) continue;
       for (std::int64_t c = threadIdx.x; c < width; c += block_threads) {
         float sum = gradient[token * width + c];
-        for (int i = 0; i < block_threads; ++i)
-          if (near[i] == token) sum += as_float(dy[(base + i) * width + c]);
+        for (unsigned w = 0; w < block_threads / lanes; ++w)
+          for (unsigned left = matches[turn][w]; left != 0; left &= left - 1)
+            sum += as_float(dy[(base + lanes * w + __ffs(static_cast<int>(left)) - 1) * width + c]);
         gradient[token * width + c] = sum;
       }
     }

@@ -192,11 +192,12 @@ __global__ void __launch_bounds__(block_threads)
     if (group == 0 && pack < packs) {
       const auto divisor = static_cast<float>(counted_rows(s, oh) * counted_columns(s, ow));
       const float r = 1 / divisor;
+      for (int g = 1; g < groups; ++g) {
 #pragma unroll
-      for (int k = 0; k < V; ++k) {
-        for (int g = 1; g < groups; ++g) sum[k] += sums[k][g * packs_of_block + in_tile];
-        sum[k] = quotient(sum[k], divisor, r);
+        for (int k = 0; k < V; ++k) sum[k] += sums[k][g * packs_of_block + in_tile];
       }
+#pragma unroll
+      for (int k = 0; k < V; ++k) sum[k] = quotient(sum[k], divisor, r);
       store<V>(y + (pixel * s.out_stride + c), sum);
     }
     __syncthreads();

@@ -80,8 +80,8 @@ class Transport:
         return torch.cuda.device(self.device) if self.cuda else contextlib.nullcontext()
 
     def with_room(self, make):
-        """What `make` returns. Its memory comes from CUDA itself; where that has none left, PyTorch first gives back what it
-        keeps for later."""
+        """What `make` returns. Its memory comes from CUDA itself; where that has none left, PyTorch first gives back the blocks
+        that it keeps for later (but none of which a part is in use)."""
         try:
             return make()
         except library.LibraryError as error:

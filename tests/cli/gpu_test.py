@@ -2,11 +2,13 @@
 
 import json
 import os
+import pathlib
 import sys
-import unittest
 
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import skips  # noqa: E402
 from harness import A_HOST_EACH, Case, load, model, run
 
 CUDA = ["--set", "train.device=cuda"]
@@ -288,6 +290,15 @@ class OnTheGpu(Case):
         check = self.doctor("--ranks-only", ranks=2, wrap=A_HOST_EACH)["ranks.nccl"]
         self.assertEqual((check["status"], check["sum_equal"]), ("ok", True), check)
 
+    def test_doctor_says_why_nccl_fails(self):
+        if not EMULATED:
+            self.skipTest("needs the emulated GPU, whose NCCL can be made to fail")
+        for call, found in (("ncclCommInitRankConfig", "does not connect"), ("ncclAllReduce", "does not add for")):
+            check = self.doctor("--ranks-only", ranks=2, wrap=A_HOST_EACH, status=1,
+                                env={"LPSGD_EMULATED_NCCL_FAILURE": call})["ranks.nccl"]
+            self.assertEqual(check["status"], "error", check)
+            self.assertRegex(check["found"], f"NCCL {found} the ranks: .*{call}")
+
     def test_doctor_finds_a_gpu_without_memory(self):
         if not EMULATED:
             self.skipTest("needs the emulated GPU, whose memory can be chosen")
@@ -353,4 +364,4 @@ if __name__ == "__main__":
         sys.exit(77)
     GPUS = len(version["nvidia_gpu_models"])
     EMULATED = version["cuda_compiled_version"] == "emulated"
-    unittest.main()
+    skips.main()

@@ -97,6 +97,14 @@ class StepLimit {
   const Limits before_;
 };
 
+/// NCCL connects two ranks with their first message, which may take longer than the limits here.
+void connect_ranks(Transport& nccl, Device device) {
+  const ExchangeSetup setup = make_setup("qsgd4");
+  CudaArena arena(device, setup.arena);
+  Exchange exchange(nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt({}));
+  exchange_cases::exchange_step(exchange, setup, 0, arena, setup.gradients(world().rank(), 0));
+}
+
 TEST_F(Nccl, AMissingRankIsReported) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const CapturedLog log;
@@ -104,7 +112,8 @@ TEST_F(Nccl, AMissingRankIsReported) {
   const ExchangeSetup setup = make_setup("qsgd4");
   const auto expected = reference_means(setup, {world().size()}, 2);
   ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
-  const StepLimit limit(4);                                         // a warning a second
+  connect_ranks(*nccl, device);
+  const StepLimit limit(4);  // a warning a second
   CudaArena arena(device, setup.arena);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
   for (std::uint32_t step = 0; step < 2; ++step) {
@@ -129,6 +138,7 @@ TEST_F(Nccl, AMissingRankEndsTheStepAtTheLimit) {
   const bool missing = world().rank() == 0;
   const ExchangeSetup setup = make_setup("qsgd4");
   std::string error;
+  connect_ranks(*nccl, device);
   {
     const StepLimit limit(1);
     CudaArena arena(device, setup.arena);
@@ -158,7 +168,7 @@ TEST_F(Nccl, AMissingRankEndsTheStepAtTheLimit) {
 TEST_F(Nccl, ALaunchWithoutProgressIsReported) {
   if (world().size() > 1 || std::getenv("LPSGD_EMULATED_ORDER") != nullptr ||
       cuda_device_info(device.index).name.find("emulates") == std::string::npos)
-    GTEST_SKIP() << "needs one rank, on a GPU that waits for the host";
+    GTEST_SKIP() << "needs the emulated GPU, which waits for the host, and one rank";
   const CapturedLog log;
   const ExchangeSetup setup = make_setup("qsgd4");
   ExchangeOptions options = exchange_cases::all_options(setup)[2];
@@ -191,7 +201,7 @@ TEST_F(Nccl, ALaunchWithoutProgressIsReported) {
 // Whoever watches for a hang must not end the process: the caller has messages and an exit status for it.
 TEST_F(Nccl, AnErrorOfTheDeviceIsThrownToTheCaller) {
   if (cuda_device_info(device.index).name.find("emulates") == std::string::npos)
-    GTEST_SKIP() << "needs a GPU that can be made to fail";
+    GTEST_SKIP() << "needs the emulated GPU, which can be made to fail";
   const ExchangeSetup setup = make_setup("qsgd4");
   ExchangeOptions options = exchange_cases::all_options(setup)[2];
   const StepLimit limit(1.2);

@@ -166,6 +166,10 @@ void __stwb(T* to, T x) {
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((static_cast<std::uint64_t>(high) << 32 | low) >> (shift % 32));
 }
+/// The number of the lowest bit that is set, from 1 on.
+inline int __ffs(int x) {
+  return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1;
+}
 inline int __popc(unsigned x) {
   return std::popcount(x);
 }

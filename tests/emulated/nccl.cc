@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -137,6 +138,12 @@ void stall(ncclComm& comm) {
   while (!comm.aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+/// Whether a test wants this call to fail.
+bool is_to_fail(const char* call) {
+  const char* failing = std::getenv("LPSGD_EMULATED_NCCL_FAILURE");
+  return failing != nullptr && std::strcmp(failing, call) == 0;
+}
+
 /// The result of a call that continues in the background.
 ncclResult_t in_progress(ncclComm& comm) {
   comm.busy = 2;
@@ -222,7 +229,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   comm->ranks = ranks;
   cudaGetDevice(&comm->device);
   *made = comm;
-  comm->failed = !connect_all(*comm, id);
+  comm->failed = is_to_fail("ncclCommInitRankConfig") || !connect_all(*comm, id);
   return in_progress(*comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
@@ -327,6 +334,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
       !is_device_memory(to, 4 * count))
     return ncclInvalidArgument;
   if (!is_ready(*comm, stream)) return ncclInvalidUsage;
+  if (is_to_fail("ncclAllReduce")) return ncclInvalidArgument;
   const auto* const values = static_cast<const float*>(from);
   if (is_captured(stream)) {
     capture(*comm, stream, [=, graphs = comm->graphs] {

@@ -224,11 +224,12 @@ def a_nan(given):
 
 
 def kept_memory(given):
-    """PyTorch keeps nearly all of the GPU's memory, none of it in use, when the exchange needs some."""
+    """PyTorch keeps nearly all of the GPU's memory, little of it in use, when the exchange needs some. It keeps many blocks,
+    because it cannot give back one of which a part is in use."""
     model, _ = make(given)
     gradients = own(given, 0)
-    room = torch.cuda.mem_get_info()[0] - (64 << 20)
-    kept = torch.empty(room, dtype=torch.uint8, device=device())
+    room, block = torch.cuda.mem_get_info()[0] - (64 << 20), 512 << 20
+    kept = [torch.empty(size, dtype=torch.uint8, device=device()) for size in [block] * (room // block) + [room % block]]
     del kept
     return {"means": [backward(model, gradients)], "room": room, "left": torch.cuda.mem_get_info()[0]}
 

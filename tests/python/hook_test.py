@@ -28,10 +28,12 @@ import numpy as np
 if DEVICE == "cuda" and not torch.cuda.is_available():
     print("skipped: needs a GPU and a PyTorch for it")
     sys.exit(77)
+sys.path.insert(0, str(SOURCE / "tests"))
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 sys.path.insert(0, str(SOURCE / "python"))
 import hook_ranks  # noqa: E402
 import safetensors_file  # noqa: E402
+import skips  # noqa: E402
 import torch_forks  # noqa: E402
 from lpsgd import library, pipeline, transport  # noqa: E402
 
@@ -525,4 +527,4 @@ class OnGpuTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

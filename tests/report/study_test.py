@@ -195,7 +195,7 @@ exclude:
             "warmup_resnet20": 20,
             "edbt2018": 6 * 68 + 21,
             "edbt2018_accuracy": 3 * 19,
-            "ranks_resnet20": 4 * 4,
+            "ranks_resnet9": 3 * 4,
             "edbt2018_times": 6 * (1 + 3 * (7 + 1 + 6 + 6)) + 21,
             "edbt2018_times_cpu": 7 * (1 + 6 * 2),
         }

@@ -177,7 +177,20 @@ Check messages_check(Transport& ranks) {
   return check;
 }
 
-/// The sum of 16 MiB of float32 over all ranks by the transport's own all-reduce, in nccl-tests' terms.
+/// Runs `body` on every rank. If NCCL fails in it on one of them, all throw a SharedError: they can still
+/// talk over `ranks`.
+void try_nccl(Transport& ranks, const std::function<void()>& body) {
+  collective_try(ranks, [&] {
+    try {
+      body();
+    } catch (const CommError& e) {
+      throw Error(e.what());
+    }
+  });
+}
+
+/// The sum of 16 MiB of float32 over all ranks by the all-reduce of `over`, which is `ranks` or one of NCCL,
+/// in nccl-tests' terms.
 Check sum_check(Transport& ranks, Transport& over, Device device, const std::string& name) {
   const Stream stream(device);
   DeviceBuffer<float> values(device, large_words);
@@ -192,12 +205,20 @@ Check sum_check(Transport& ranks, Transport& over, Device device, const std::str
     stream.synchronize();
     ranks.barrier();
     const double t = now_seconds();
-    const Transport::Request request = over.iallreduce(values.view());
-    Event done(device);
-    if (over.ordered()) done.record(over.stream());
-    wait_within_limit(
-        ranks, [&] { return over.ordered() ? done.done() : over.test(request); }, "a sum over all ranks");
-    const std::vector<double> all = ranks.all_gather(now_seconds() - t);
+    double taken = 0;
+    const auto sum = [&] {
+      const Transport::Request request = over.iallreduce(values.view());
+      Event done(device);
+      if (over.ordered()) done.record(over.stream());
+      const auto is_done = [&] {
+        over.throw_if_failed();
+        return over.ordered() ? done.done() : over.test(request);
+      };
+      wait_within_limit(ranks, is_done, "a sum over all ranks");
+      taken = now_seconds() - t;
+    };
+    &over == &ranks ? sum() : try_nccl(ranks, sum);
+    const std::vector<double> all = ranks.all_gather(taken);
     if (i > 0) seconds.push_back(*std::max_element(all.begin(), all.end()));
     copy_values(host.view(), values.view(), stream);
     stream.synchronize();
@@ -235,13 +256,15 @@ Check nccl_check(Transport& ranks) {
   else
     check.found = nccl_missing();
   if (!check.found.empty()) return check;
-  std::unique_ptr<Transport> nccl;
+  const char* failing = "connect";
   try {
-    collective_try(ranks, [&] { nccl = make_nccl_transport(ranks, device); });
+    std::unique_ptr<Transport> nccl;
+    try_nccl(ranks, [&] { nccl = make_nccl_transport(ranks, device); });
+    failing = "add for";
     return sum_check(ranks, *nccl, device, check.name);
   } catch (const SharedError& e) {
     check.status = Status::error;
-    check.found = fmt::format("NCCL does not connect the ranks: {}", e.what());
+    check.found = fmt::format("NCCL does not {} the ranks: {}", failing, e.what());
     check.advice = "run with NCCL_DEBUG=INFO for its reasons; exchange.transport: mpi works without it";
     return check;
   }
