@@ -293,11 +293,14 @@ class OnTheGpu(Case):
     def test_doctor_says_why_nccl_fails(self):
         if not EMULATED:
             self.skipTest("needs the emulated GPU, whose NCCL can be made to fail")
-        for call, found in (("ncclCommInitRankConfig", "does not connect"), ("ncclAllReduce", "does not add for")):
-            check = self.doctor("--ranks-only", ranks=2, wrap=A_HOST_EACH, status=1,
-                                env={"LPSGD_EMULATED_NCCL_FAILURE": call})["ranks.nccl"]
+        on_rank_1 = [*A_HOST_EACH, "sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export '
+                     'LPSGD_EMULATED_NCCL_FAILURE=$CALL; exec "$0" "$@"']
+        for call, found in (("ncclCommInitRankConfig", "does not connect the ranks"),
+                            ("ncclAllReduce", "connects the ranks, but cannot add their values")):
+            check = self.doctor("--ranks-only", ranks=2, wrap=on_rank_1, status=1, env={"CALL": call}, timeout=50)["ranks.nccl"]
             self.assertEqual(check["status"], "error", check)
-            self.assertRegex(check["found"], f"NCCL {found} the ranks: .*{call}")
+            self.assertRegex(check["found"], f"^NCCL {found}: .*rank 1: NCCL: {call}: ")
+            self.assertNotIn("\n", check["found"])
 
     def test_doctor_finds_a_gpu_without_memory(self):
         if not EMULATED:

@@ -229,7 +229,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   comm->ranks = ranks;
   cudaGetDevice(&comm->device);
   *made = comm;
-  comm->failed = is_to_fail("ncclCommInitRankConfig") || !connect_all(*comm, id);
+  comm->failed = !connect_all(*comm, id) || is_to_fail("ncclCommInitRankConfig");
   return in_progress(*comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <set>
+#include <span>
 
 #include "comm/agree.h"
 #include "comm/backoff.h"
@@ -11,6 +13,7 @@
 #include "core/buffer.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "trainer/bench/samples.h"
 #include "trainer/doctor/checks.h"
 #include "trainer/environment.h"
@@ -177,21 +180,64 @@ Check messages_check(Transport& ranks) {
   return check;
 }
 
-/// Runs `body` on every rank. If NCCL fails in it on one of them, all throw a SharedError: they can still
-/// talk over `ranks`.
+/// Runs `body`, which uses NCCL, on every rank. If it fails on one of them, all throw a SharedError: they can
+/// still talk over `ranks`. After a wait that has reached the ranks' limit they cannot.
 void try_nccl(Transport& ranks, const std::function<void()>& body) {
   collective_try(ranks, [&] {
+    const double begin = now_seconds();
     try {
       body();
     } catch (const CommError& e) {
+      log::warn("{}", e.what());  // at once, because the other ranks may not notice
+      if (now_seconds() - begin >= ranks.collectives().limit().seconds) throw;
       throw Error(e.what());
     }
   });
 }
 
-/// The sum of 16 MiB of float32 over all ranks by the all-reduce of `over`, which is `ranks` or one of NCCL,
-/// in nccl-tests' terms.
-Check sum_check(Transport& ranks, Transport& over, Device device, const std::string& name) {
+/// Adds `values` over all ranks, and returns how long it took.
+using Sum = std::function<double(std::span<float> values)>;
+
+Sum sum_over(Transport& ranks) {
+  return [&ranks](std::span<float> values) {
+    const double begin = now_seconds();
+    const Transport::Request request = ranks.iallreduce(values);
+    wait_within_limit(
+        ranks, [&] { return ranks.test(request); }, "a sum over all ranks");
+    return now_seconds() - begin;
+  };
+}
+
+/// Throws a SharedError if NCCL fails on a rank. Its communicator is given up then, so that the others
+/// notice.
+Sum sum_over_nccl(Transport& ranks, Transport& nccl, Device device) {
+  return [&ranks, &nccl, device](std::span<float> values) {
+    constexpr double limit = 60;  // seconds, fewer than the ranks' own
+    double seconds = 0;
+    try_nccl(ranks, [&] {
+      try {
+        const double begin = now_seconds();
+        nccl.iallreduce(values);
+        Event done(device);
+        done.record(nccl.stream());
+        for (Backoff backoff; !done.done(); backoff.pause()) {
+          nccl.throw_if_failed();
+          if (now_seconds() - begin > limit)
+            throw CommError(fmt::format("NCCL: a sum over all ranks has waited {:.0f} s", limit));
+        }
+        nccl.throw_if_failed();
+        seconds = now_seconds() - begin;
+      } catch (const CommError&) {
+        nccl.cancel();
+        throw;
+      }
+    });
+    return seconds;
+  };
+}
+
+/// The sum of 16 MiB of float32 over all ranks, in nccl-tests' terms.
+Check sum_check(Transport& ranks, const Sum& sum, Device device, const std::string& name) {
   const Stream stream(device);
   DeviceBuffer<float> values(device, large_words);
   Buffer<float> host(large_words);
@@ -204,21 +250,7 @@ Check sum_check(Transport& ranks, Transport& over, Device device, const std::str
     copy_values(values.view(), host.view(), stream);
     stream.synchronize();
     ranks.barrier();
-    const double t = now_seconds();
-    double taken = 0;
-    const auto sum = [&] {
-      const Transport::Request request = over.iallreduce(values.view());
-      Event done(device);
-      if (over.ordered()) done.record(over.stream());
-      const auto is_done = [&] {
-        over.throw_if_failed();
-        return over.ordered() ? done.done() : over.test(request);
-      };
-      wait_within_limit(ranks, is_done, "a sum over all ranks");
-      taken = now_seconds() - t;
-    };
-    &over == &ranks ? sum() : try_nccl(ranks, sum);
-    const std::vector<double> all = ranks.all_gather(taken);
+    const std::vector<double> all = ranks.all_gather(sum(values.view()));
     if (i > 0) seconds.push_back(*std::max_element(all.begin(), all.end()));
     copy_values(host.view(), values.view(), stream);
     stream.synchronize();
@@ -256,15 +288,18 @@ Check nccl_check(Transport& ranks) {
   else
     check.found = nccl_missing();
   if (!check.found.empty()) return check;
-  const char* failing = "connect";
+  const char* failing = "NCCL does not connect the ranks";
   try {
     std::unique_ptr<Transport> nccl;
     try_nccl(ranks, [&] { nccl = make_nccl_transport(ranks, device); });
-    failing = "add for";
-    return sum_check(ranks, *nccl, device, check.name);
+    failing = "NCCL connects the ranks, but cannot add their values";
+    return sum_check(ranks, sum_over_nccl(ranks, *nccl, device), device, check.name);
   } catch (const SharedError& e) {
     check.status = Status::error;
-    check.found = fmt::format("NCCL does not {} the ranks: {}", failing, e.what());
+    std::string reasons = e.what();  // a line for each rank
+    for (std::size_t at = 0; (at = reasons.find('\n', at)) != std::string::npos;)
+      reasons.replace(at, 1, "; ");
+    check.found = fmt::format("{}: {}", failing, reasons);
     check.advice = "run with NCCL_DEBUG=INFO for its reasons; exchange.transport: mpi works without it";
     return check;
   }
@@ -274,7 +309,7 @@ Check nccl_check(Transport& ranks) {
 
 Checks exchange_checks(Transport& ranks) {
   if (ranks.size() == 1) return {{"ranks.exchange", Status::absent, "one rank has nobody to exchange with"}};
-  Checks checks{messages_check(ranks), sum_check(ranks, ranks, Device::cpu(), "ranks.allreduce")};
+  Checks checks{messages_check(ranks), sum_check(ranks, sum_over(ranks), Device::cpu(), "ranks.allreduce")};
   checks.push_back(nccl_check(ranks));
   return checks;
 }
