@@ -9,6 +9,7 @@
 #include "data/image_header.h"
 #include "data/jpeg.h"
 #include "data/opencv.h"
+#include "data/png.h"
 
 namespace lpsgd {
 
@@ -25,19 +26,23 @@ struct ImageDecoder::Impl {
 
   std::int64_t channels;
   JpegDecoder jpeg;
+  PngDecoder png;
   bool is_jpeg_file = false;
   cv::Mat image;  // of a file that is no JPEG: upright; blue, green, red
   cv::Mat flipped, turned, colours;
 
   void read_other(std::span<const std::uint8_t> bytes, const std::string& name) {
     const ImageHeader header = read_image_header(bytes, name);
+    if (header.format == std::string_view("PNG")) {
+      image = upright(png.decode(bytes, name), png.orientation());
+      return;
+    }
     if (bytes.size() > std::numeric_limits<int>::max())
       throw FileError(fmt::format("{}: a file of {} bytes is too large for an image", name, bytes.size()));
     take_tiff_error();
     image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     try {
       const cv::Mat in = opencv_view(1, static_cast<std::int64_t>(bytes.size()), 1, bytes.data());
-      // In colour always: libpng would make a luminance of its own where a file has a gamma.
       image = opencv_imdecode(in, cv::IMREAD_COLOR, &image);
     } catch (const cv::Exception& error) {
       image.release();
@@ -48,15 +53,15 @@ struct ImageDecoder::Impl {
           fmt::format("{}: the {} image is damaged, truncated or of an unknown kind", name, header.format));
   }
 
-  Pixels upright(const Pixels& stored) {
-    const Orientation turn(jpeg.orientation());
-    const cv::Mat in = opencv_view(stored.height, stored.width, channels, stored.data,
+  cv::Mat upright(const Pixels& stored, int orientation) {
+    const Orientation turn(orientation);
+    const cv::Mat in = opencv_view(stored.height, stored.width, stored.channels, stored.data,
                                    static_cast<std::size_t>(stored.stride));
     const bool flips = turn.flip_x || turn.flip_y;
     if (flips) cv::flip(in, flipped, turn.flip_x && turn.flip_y ? -1 : turn.flip_x ? 1 : 0);
-    if (!turn.transposed) return pixels_of(flips ? flipped : in);
+    if (!turn.transposed) return flips ? flipped : in;
     cv::transpose(flips ? flipped : in, turned);
-    return pixels_of(turned);
+    return turned;
   }
 
   Pixels part(const Box& box) {
@@ -102,7 +107,7 @@ Pixels ImageDecoder::decode(const Box& box, std::int64_t out_height, std::int64_
   if (orientation == 1) return impl.jpeg.decode(box, out_height, out_width);
   if (Orientation(orientation).transposed) std::swap(out_height, out_width);
   const Box stored = stored_box(box, orientation, impl.jpeg.width(), impl.jpeg.height());
-  return impl.upright(impl.jpeg.decode(stored, out_height, out_width));
+  return pixels_of(impl.upright(impl.jpeg.decode(stored, out_height, out_width), orientation));
 }
 
 }  // namespace lpsgd

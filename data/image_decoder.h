@@ -1,4 +1,4 @@
-// Image files of every format: JPEG by libjpeg-turbo, the others by OpenCV.
+// Image files of every format: JPEG by libjpeg-turbo, PNG by libpng, the others by OpenCV.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ namespace lpsgd {
 /// applied. Errors are FileErrors that begin with the name given to open(); the next file can be opened after
 /// one.
 ///
-/// JPEG: see JpegDecoder. Others, decoded whole: PNG, BMP, WebP, TIFF, PBM, PGM, PPM. Palettes become
-/// colours, 16 bits a value become 8, and alpha is dropped. Of a file with several images the first is taken.
+/// JPEG: see JpegDecoder. PNG: see PngDecoder. Others, decoded whole as PNG is: BMP, WebP, TIFF, PBM, PGM,
+/// PPM. Palettes become colours, 16 bits a value become 8, and alpha is dropped. Of a file with several
+/// images the first is taken.
 class ImageDecoder {
  public:
   /// `channels`: 3 for red, green, blue; 1 for luminance.

@@ -1,4 +1,4 @@
-// The headers of image files that OpenCV decodes: what format it is and how large the image.
+// The headers of image files other than JPEG: what format it is and how large the image.
 #pragma once
 
 #include <cstdint>

@@ -52,12 +52,16 @@ std::optional<std::uint32_t> TiffTags::find(std::uint16_t tag) const {
   return number(offset, bytes);
 }
 
+int orientation_tag(std::span<const std::uint8_t> exif) {
+  constexpr std::uint16_t orientation = 274;
+  const std::uint32_t value = TiffTags(exif).find(orientation).value_or(1);
+  return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+}
+
 int exif_orientation(std::span<const std::uint8_t> app1) {
   constexpr char magic[] = "Exif\0";  // and the literal's own 0
   if (app1.size() < sizeof magic || std::memcmp(app1.data(), magic, sizeof magic) != 0) return 1;
-  constexpr std::uint16_t orientation = 274;
-  const std::uint32_t value = TiffTags(app1.subspan(sizeof magic)).find(orientation).value_or(1);
-  return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  return orientation_tag(app1.subspan(sizeof magic));
 }
 
 }  // namespace lpsgd

@@ -28,8 +28,10 @@ class TiffTags {
   std::size_t first_ = 0, count_ = 0;  // the directory's entries
 };
 
-/// EXIF's orientation, 1 to 8, from a JPEG file's APP1 segment. 1 (upright) if it has none or an impossible
-/// one.
+/// The orientation in EXIF's data, which are laid out as a TIFF file, 1 to 8. 1 (upright) if they have none
+/// or an impossible one.
+int orientation_tag(std::span<const std::uint8_t> exif);
+/// The same from a JPEG file's APP1 segment.
 int exif_orientation(std::span<const std::uint8_t> app1);
 
 }  // namespace lpsgd

@@ -52,7 +52,7 @@ def every_kind():
     turned[0x112] = 6
     kinds = [(colour, "JPEG", {"quality": 90}), (colour, "JPEG", {"progressive": True}), (colour, "JPEG", {"exif": turned}),
              (colour, "JPEG", {"subsampling": 0}), (colour.convert("L"), "JPEG", {}), (colour.convert("CMYK"), "JPEG", {}),
-             (colour, "PNG", {}), (colour.convert("P"), "PNG", {}), (colour.convert("RGBA"), "PNG", {}),
+             (colour, "PNG", {}), (colour, "PNG", {"exif": turned}), (colour.convert("P"), "PNG", {}), (colour.convert("RGBA"), "PNG", {}),
              (colour.convert("L").convert("I"), "PNG", {}), (colour, "BMP", {}), (colour, "TIFF", {}), (colour, "WEBP", {})]
     files = []
     for image, kind, options in kinds:

@@ -224,7 +224,7 @@ TEST(ImageDecoder, NamesWhatIsWrong) {
   Bytes png = encode(".png", picture(3));
   EXPECT_EQ(error_of({png.begin(), png.end() - 12}), "dir/a.jpg: truncated: the PNG file has no end");
   png[45] ^= 0x55;  // in the compressed pixels
-  EXPECT_EQ(error_of(png), "dir/a.jpg: the PNG image is damaged, truncated or of an unknown kind");
+  EXPECT_THAT(error_of(png), testing::StartsWith("dir/a.jpg: the PNG image is damaged: IDAT: "));
 }
 
 TEST(ImageDecoder, RefusesHugeImagesFromTheirHeaders) {
