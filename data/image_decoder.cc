@@ -32,15 +32,16 @@ struct ImageDecoder::Impl {
   cv::Mat flipped, turned, colours;
 
   void read_other(std::span<const std::uint8_t> bytes, const std::string& name) {
+    image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     const ImageHeader header = read_image_header(bytes, name);
     if (header.format == std::string_view("PNG")) {
-      image = upright(png.decode(bytes, name), png.orientation());
+      const Pixels stored = png.decode(bytes, name);
+      image = upright(stored, png.orientation());
       return;
     }
     if (bytes.size() > std::numeric_limits<int>::max())
       throw FileError(fmt::format("{}: a file of {} bytes is too large for an image", name, bytes.size()));
     take_tiff_error();
-    image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     try {
       const cv::Mat in = opencv_view(1, static_cast<std::int64_t>(bytes.size()), 1, bytes.data());
       image = opencv_imdecode(in, cv::IMREAD_COLOR, &image);

@@ -20,7 +20,8 @@ thread_local bool tiff_error = false;
 ImDecode load() {
   // The library stays loaded.
   void* library = dlopen(LPSGD_IMGCODECS, RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw Error(fmt::format("images other than JPEG need OpenCV's imgcodecs: {}", dlerror()));
+  if (!library)
+    throw Error(fmt::format("images other than JPEG and PNG need OpenCV's imgcodecs: {}", dlerror()));
   // libtiff comes with it, unless it was built without. OpenCV sets the other handler, which prints.
   using Handler = void (*)(void*, const char*, const char*, va_list);
   using SetHandler = Handler (*)(Handler);

@@ -57,6 +57,8 @@ struct PngDecoder::Impl {
     if (png != nullptr) info = png_create_info_struct(png);
     if (info == nullptr) throw std::bad_alloc();
     png_set_read_fn(png, this, &read);
+    png_set_chunk_cache_max(png, 1);  // no texts, which may be large when decompressed
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() has been asked
   }
 
   void read_header() {

@@ -347,7 +347,7 @@ class Data(DataCase):
         environment = {"LD_LIBRARY_PATH": self.path("lib")}
         result = run("data", "check", self.images, env=environment)
         self.assertEqual(result.status, 1, result)
-        self.assertIn(f"lpsgd: error: images other than JPEG need OpenCV's imgcodecs: {library}: ", result.err)
+        self.assertIn(f"lpsgd: error: images other than JPEG and PNG need OpenCV's imgcodecs: {library}: ", result.err)
         self.assertNotIn("bad: ", result.out)
         # A library without the function.
         with open("/proc/self/maps") as maps:

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <opencv2/imgcodecs.hpp>
 
@@ -193,6 +194,40 @@ TEST(ImageDecoder, TurnsJpegsUpright) {
         for (int c = 0; c < 3; ++c) expected.push_back(stored.pixels[static_cast<std::size_t>(at * 3 + c)]);
       }
     EXPECT_EQ(got, expected) << orientation;
+  }
+}
+
+Bytes with_orientation(Bytes png, int orientation) {
+  Bytes chunk{0,    0,  0, 26, 'e', 'X', 'I', 'f', 'I',
+              'I',  42, 0, 8,  0,   0,   0,   1,   0,
+              0x12, 1,  3, 0,  1,   0,   0,   0,   static_cast<std::uint8_t>(orientation),
+              0,    0,  0, 0,  0,   0,   0};
+  const auto sum = static_cast<std::uint32_t>(crc32(0, chunk.data() + 4, 30));
+  for (int shift = 24; shift >= 0; shift -= 8) chunk.push_back(static_cast<std::uint8_t>(sum >> shift));
+  png.insert(png.begin() + 33, chunk.begin(), chunk.end());  // behind IHDR
+  return png;
+}
+
+TEST(ImageDecoder, TurnsPngsUpright) {
+  ImageDecoder decoder(3);
+  const Bytes plain = encode(".png", picture(3)), stored = expected_rgb(3);
+  for (const int orientation : {6, 1, 8, 2, 5, 3, 7, 4}) {
+    const bool turned = orientation >= 5;
+    const int width = turned ? 7 : 11, height = turned ? 11 : 7;
+    const Bytes got = decode(decoder, with_orientation(plain, orientation));
+    ASSERT_EQ(decoder.width(), width) << orientation;
+    ASSERT_EQ(decoder.height(), height) << orientation;
+    Bytes expected;
+    for (int y = 0; y < height; ++y)
+      for (int x = 0; x < width; ++x) {
+        const bool from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+        const bool from_below = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+        const int u = from_right ? width - 1 - x : x, v = from_below ? height - 1 - y : y;
+        const int at = turned ? u * 11 + v : v * 11 + u;
+        for (int c = 0; c < 3; ++c) expected.push_back(stored[static_cast<std::size_t>(at * 3 + c)]);
+      }
+    EXPECT_EQ(got, expected) << orientation;
+    EXPECT_EQ(decode(decoder, plain), stored) << "behind " << orientation;
   }
 }
 

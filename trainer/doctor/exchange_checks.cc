@@ -212,7 +212,7 @@ Sum sum_over(Transport& ranks) {
 /// notice.
 Sum sum_over_nccl(Transport& ranks, Transport& nccl, Device device) {
   return [&ranks, &nccl, device](std::span<float> values) {
-    constexpr double limit = 60;  // seconds, fewer than the ranks' own
+    constexpr double limit = 60;  // seconds, fewer than the ranks' own, which limits connecting
     double seconds = 0;
     try_nccl(ranks, [&] {
       try {
@@ -227,7 +227,7 @@ Sum sum_over_nccl(Transport& ranks, Transport& nccl, Device device) {
         }
         nccl.throw_if_failed();
         seconds = now_seconds() - begin;
-      } catch (const CommError&) {
+      } catch (...) {
         nccl.cancel();
         throw;
       }
@@ -278,12 +278,15 @@ Check nccl_check(Transport& ranks) {
   const Device device = device_of({}, ranks.local_rank());
   std::set<std::string> gpus;
   int without = 0;
+  // NCCL tells hosts apart by it.
+  const char* host_id = std::getenv("NCCL_HOSTID");
+  const std::string host = host_id != nullptr ? host_id : hostname();
   for (const std::string& one :
-       ranks.all_gather_text(device.is_cuda() ? hostname() + " " + cuda_device_info(device.index).bus : ""))
+       ranks.all_gather_text(device.is_cuda() ? host + " " + cuda_device_info(device.index).bus : ""))
     one.empty() ? ++without : static_cast<int>(gpus.insert(one).second);
   if (without > 0)
     check.found = "not every rank has a GPU; exchange.transport: nccl needs one each";
-  else if (static_cast<int>(gpus.size()) < ranks.size() && std::getenv("NCCL_HOSTID") == nullptr)
+  else if (static_cast<int>(gpus.size()) < ranks.size())
     check.found = "ranks share a GPU; exchange.transport: nccl needs one each";
   else
     check.found = nccl_missing();

@@ -135,7 +135,8 @@ Checks two_ranks_checks() {
   const std::string command = fmt::format("{} -n 2 {} doctor --ranks-only", mpirun(), self);
   // Open MPI refuses more ranks than cores, and root, which root_check() reports.
   std::vector<std::string> variables{"OMPI_MCA_rmaps_base_oversubscribe=1",
-                                     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"};
+                                     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+                                     "CUDA_VISIBLE_DEVICES="};  // MPI is checked, without waits for NCCL
   if (is_refused_as_root())
     variables.insert(variables.end(), {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
   const ChildResult child = run_child(words, ranks_seconds, variables);
