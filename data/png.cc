@@ -58,7 +58,7 @@ struct PngDecoder::Impl {
     if (info == nullptr) throw std::bad_alloc();
     png_set_read_fn(png, this, &read);
     png_set_chunk_cache_max(png, 1);  // no texts, which may be large when decompressed
-    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() has been asked
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() has others
   }
 
   void read_header() {

@@ -23,8 +23,8 @@ class PngDecoder {
   PngDecoder(const PngDecoder&) = delete;
   PngDecoder& operator=(const PngDecoder&) = delete;
 
-  /// The whole picture as stored, in blue, green, red, as OpenCV has them. The header has been checked
-  /// (read_image_header), so the size is allowed.
+  /// The whole picture as stored, in blue, green, red, as OpenCV has them. Images beyond max_image_pixels are
+  /// refused before memory is taken for them.
   Pixels decode(std::span<const std::uint8_t> bytes, const std::string& name);
   /// EXIF's orientation of the last file, 1 to 8; 1: upright.
   int orientation() const;

@@ -15,6 +15,11 @@ CUDA = ["--set", "train.device=cuda"]
 FIXED = CUDA + ["--set", "train.deterministic=true"]
 
 
+def but_on_rank_0(setting):
+    """Words before a command that set an environment variable on all other ranks."""
+    return ["sh", "-c", f'test ${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} = 0 || export {setting}; exec "$0" "$@"']
+
+
 def distance(a, b):
     return np.linalg.norm(a.astype("f8") - b) / max(np.linalg.norm(b.astype("f8")), 1e-30)
 
@@ -250,10 +255,9 @@ class OnTheGpu(Case):
     def test_a_rank_without_free_memory_ends_the_run(self):
         if not EMULATED:
             self.skipTest("needs the emulated GPU, whose memory can be chosen")
-        small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
         for room in ("100000", "4200000"):  # less than the first array; not enough for the second
-            result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
-                         timeout=150)
+            result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, timeout=150,
+                         wrap=but_on_rank_0(f"LPSGD_EMULATED_MEMORY={room}"))
             self.assertEqual(result.status, 1, result)
             self.assertRegex(result.err, r"rank 1: .*no room for \d+ bytes of device memory")
 
@@ -293,11 +297,10 @@ class OnTheGpu(Case):
     def test_doctor_says_why_nccl_fails(self):
         if not EMULATED:
             self.skipTest("needs the emulated GPU, whose NCCL can be made to fail")
-        on_rank_1 = [*A_HOST_EACH, "sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export '
-                     'LPSGD_EMULATED_NCCL_FAILURE=$CALL; exec "$0" "$@"']
         for call, found in (("ncclCommInitRankConfig", "does not connect the ranks"),
                             ("ncclAllReduce", "connects the ranks, but cannot add their values")):
-            check = self.doctor("--ranks-only", ranks=2, wrap=on_rank_1, status=1, env={"CALL": call}, timeout=50)["ranks.nccl"]
+            wrap = [*A_HOST_EACH, *but_on_rank_0(f"LPSGD_EMULATED_NCCL_FAILURE={call}")]
+            check = self.doctor("--ranks-only", ranks=2, wrap=wrap, status=1, timeout=50)["ranks.nccl"]
             self.assertEqual(check["status"], "error", check)
             self.assertRegex(check["found"], f"^NCCL {found}: .*rank 1: NCCL: {call}: ")
             self.assertNotIn("\n", check["found"])

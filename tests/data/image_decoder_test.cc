@@ -171,6 +171,22 @@ TEST(ImageDecoder, ReadsPalettesAndBits) {
   EXPECT_EQ(decode(grey, bits), (Bytes{0, 255, 0, 255, 255, 0}));
 }
 
+/// What `box` of the upright image shows of the stored one, which is `stored_width` wide. `height`, `width`:
+/// of the upright one.
+Bytes upright(const Bytes& stored, int stored_width, int height, int width, int orientation, const Box& box) {
+  // EXIF: which sides of the scene the stored row 0 and column 0 show.
+  const bool from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+  const bool from_below = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+  Bytes out;
+  for (std::int64_t y = box.top; y < box.top + box.height; ++y)
+    for (std::int64_t x = box.left; x < box.left + box.width; ++x) {
+      const std::int64_t u = from_right ? width - 1 - x : x, v = from_below ? height - 1 - y : y;
+      const std::int64_t at = orientation >= 5 ? u * stored_width + v : v * stored_width + u;
+      for (int c = 0; c < 3; ++c) out.push_back(stored[static_cast<std::size_t>(at * 3 + c)]);
+    }
+  return out;
+}
+
 TEST(ImageDecoder, TurnsJpegsUpright) {
   ImageDecoder decoder(3);
   for (int orientation = 1; orientation <= 8; ++orientation) {
@@ -183,17 +199,7 @@ TEST(ImageDecoder, TurnsJpegsUpright) {
     ASSERT_EQ(decoder.height(), height);
     const Box box{3, 5, 12, 9};
     const Bytes got = bytes_of(decoder.decode(box, box.height, box.width));
-    Bytes expected;
-    for (int y = 5; y < 14; ++y)
-      for (int x = 3; x < 15; ++x) {
-        // EXIF: which sides of the scene the stored row 0 and column 0 show.
-        const bool from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-        const bool from_below = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-        const int u = from_right ? width - 1 - x : x, v = from_below ? height - 1 - y : y;
-        const int at = turned ? u * 37 + v : v * 37 + u;
-        for (int c = 0; c < 3; ++c) expected.push_back(stored.pixels[static_cast<std::size_t>(at * 3 + c)]);
-      }
-    EXPECT_EQ(got, expected) << orientation;
+    EXPECT_EQ(got, upright(stored.pixels, 37, height, width, orientation, box)) << orientation;
   }
 }
 
@@ -217,16 +223,7 @@ TEST(ImageDecoder, TurnsPngsUpright) {
     const Bytes got = decode(decoder, with_orientation(plain, orientation));
     ASSERT_EQ(decoder.width(), width) << orientation;
     ASSERT_EQ(decoder.height(), height) << orientation;
-    Bytes expected;
-    for (int y = 0; y < height; ++y)
-      for (int x = 0; x < width; ++x) {
-        const bool from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-        const bool from_below = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-        const int u = from_right ? width - 1 - x : x, v = from_below ? height - 1 - y : y;
-        const int at = turned ? u * 11 + v : v * 11 + u;
-        for (int c = 0; c < 3; ++c) expected.push_back(stored[static_cast<std::size_t>(at * 3 + c)]);
-      }
-    EXPECT_EQ(got, expected) << orientation;
+    EXPECT_EQ(got, upright(stored, 11, height, width, orientation, {0, 0, width, height})) << orientation;
     EXPECT_EQ(decode(decoder, plain), stored) << "behind " << orientation;
   }
 }
