@@ -84,6 +84,12 @@ void Network::Impl::make_carried(const Graph& graph) {
     }
 }
 
+Network::Impl::Step* Network::Impl::source_of(const Plan& plan, const PlanStep& step) {
+  for (std::size_t s = 0; s < steps.size(); ++s)
+    if (plan.steps[s].output == step.inputs[0]) return &steps[s];
+  return nullptr;
+}
+
 Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
   const std::int64_t batch = options.batch;
   const auto value = [&](std::size_t v) { return plan.values[v].in(arena, batch); };
@@ -125,8 +131,8 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   b.relu = step.relu;
   if (step.masked) b.masked = gradient(*step.masked);
   if (step.rowwise_backward) b.rowwise_source = steps.back().op.get();
-  for (std::size_t s = 0; s < steps.size(); ++s)
-    if (plan.steps[s].output == step.inputs[0]) b.input_source = steps[s].op.get();
+  if (const Step* const source = source_of(plan, step)) b.input_source = source->op.get();
+  b.has_one_reader = step.has_one_reader && !step.sum_into && !step.masks_by_output;
   return b;
 }
 
@@ -151,6 +157,14 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   step.forward_cost = {
       inputs + output - columns + weights_read + kept + (planned.residual ? value(*planned.residual) : 0),
       flops};
+  if (step.op->computes_input()) {  // which the source does not write
+    Step& source = *source_of(plan, planned);
+    source.forward_cost.bytes -= value(planned.inputs[0]);
+    if (!source.op->runs_forward()) {
+      step.forward_cost.flops += source.forward_cost.flops;
+      source.forward_cost = {};
+    }
+  }
   if (!planned.has_backward) return;
   OperationCost& cost = step.backward_cost;
   cost.bytes = kept;
@@ -159,9 +173,12 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   if (planned.masked) cost.bytes += gradient(*planned.masked);
   if (node.layer->backward_reads_input()) cost.bytes += inputs;
   if (node.layer->backward_reads_output() || planned.masks_by_output) cost.bytes += output;
-  for (const std::size_t s : planned.recomputed)
+  const Step* const computed = step.op->computes_input() ? source_of(plan, planned) : nullptr;
+  for (const std::size_t s : planned.recomputed) {
+    if (&steps[s] == computed) continue;
     cost.bytes += value(plan.steps[s].inputs[0]) + value(plan.steps[s].output) +
                   (plan.steps[s].residual ? value(*plan.steps[s].residual) : 0);
+  }
   cost.bytes += static_cast<std::int64_t>(sizeof(float)) * weights;
   cost.flops = weights > 0 ? flops : 0;
   bool reaches_input = false;

@@ -105,6 +105,8 @@ struct Network::Impl {
   void make_parameters(const Graph& graph);
   void make_carried(const Graph& graph);
   void move_carried(const Samples& samples, bool training, bool in);
+  /// The step that writes the first input, if it is one of those made so far.
+  Step* source_of(const Plan& plan, const PlanStep& step);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   void add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);

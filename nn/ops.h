@@ -56,6 +56,11 @@ class Op {
   virtual void recompute() { require(false, "this operation's output cannot be computed again"); }
   /// Whether backward computes again what Layer::kept_bytes() counts, so that forward keeps nothing.
   virtual bool recomputes_kept() const { return false; }
+  /// Whether it computes its only input itself from what Binding::input_source reads, so that that operation
+  /// does not write it.
+  virtual bool computes_input() const { return false; }
+  /// Whether forward in training does anything: others may do all of it.
+  virtual bool runs_forward() const { return true; }
   /// Whether backward also runs that of Binding::rowwise_source.
   virtual bool runs_rowwise_source() const { return false; }
 };
@@ -108,6 +113,8 @@ struct Binding {
   Op* rowwise_source = nullptr;
   /// Null, or the operation that writes the first input, in every pass and before this one.
   Op* input_source = nullptr;
+  /// PlanStep::has_one_reader. That operation writes the gradient that is the output's.
+  bool has_one_reader = false;
 
   std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }  // of the output
   std::int64_t row_stride() const {

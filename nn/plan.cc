@@ -28,6 +28,7 @@ class Planner {
     find_masks();
     count_backward_reads();
     find_recomputed();
+    find_only_readers();
     allocate_values();
     if (training_) plan_backward();
     place();
@@ -245,6 +246,23 @@ class Planner {
     return layer(step.node).can_recompute() && layer(step.node).backward_reads_input() && keeps_residual &&
            needs_gradient_[step.output] &&
            std::ranges::none_of(step.inputs, [&](std::size_t v) { return recomputed_[home_[v]]; });
+  }
+
+  void find_only_readers() {
+    if (!training_) return;
+    for (PlanStep& step : plan_.steps) {
+      const std::size_t in = step.inputs[0], out = step.output;
+      const bool is_kept =
+          layer(step.node).backward_reads_input() && !recomputed_[home_[in]] && needs_gradient_[out];
+      if (!is_kept || step.inputs.size() != 1 || out == plan_.value_of.back()) continue;
+      std::size_t readers = 0, only_readers = 0;
+      for (const PlanStep& reader : plan_.steps) {
+        readers +=
+            static_cast<std::size_t>(std::ranges::count(reader.inputs, out)) + (reader.residual == out);
+        only_readers += reader.inputs == std::vector{out};
+      }
+      step.has_one_reader = readers == 1 && only_readers == 1;
+    }
   }
 
   void free_value(std::size_t v) { arena_.release(value_buffers_[v]); }

@@ -49,6 +49,12 @@ __device__ __forceinline__ void load(const float* p, float* v) {
     v[0] = *p;
   }
 }
+/// Eight values of bfloat16 in 16 bytes.
+__device__ __forceinline__ void widen_pack(const uint4& x, float* v) {
+  const std::uint32_t words[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) v[k] = __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
+}
 template <int V>
 __device__ __forceinline__ void load(const Bf16* p, float* v) {
   if constexpr (V == 4) {
@@ -56,11 +62,7 @@ __device__ __forceinline__ void load(const Bf16* p, float* v) {
     v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
     v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
   } else if constexpr (V == 8) {
-    const uint4 x = *reinterpret_cast<const uint4*>(p);
-    const std::uint32_t words[] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int k = 0; k < V; ++k)
-      v[k] = __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
+    widen_pack(*reinterpret_cast<const uint4*>(p), v);
   } else if constexpr (V == 2) {
     const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(p);
     v[0] = __uint_as_float(word << 16), v[1] = __uint_as_float(word & 0xffff0000u);

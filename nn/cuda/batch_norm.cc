@@ -11,7 +11,7 @@ int most_channels(const Binding& b) {
   return 1;
 }
 
-class BatchNormOp final : public Op {
+class BatchNormOp final : public Op, public NormSource {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc) : context_(context), b_(b) {
     const std::int64_t channels = b.shape.back();
@@ -42,33 +42,51 @@ class BatchNormOp final : public Op {
     gradient_.dx = b.inputs[0].gradient;
   }
 
+  NormInput input_for(const void* gradient) const override {
+    const bool is_only_reader =
+        b_.has_one_reader && b_.output_gradients.size() == 1 && b_.output_gradients[0] == gradient;
+    const bool is_plain = b_.residual == nullptr && b_.masked == nullptr && b_.output_stride == 0;
+    if (!b_.training || b_.type != DataType::bf16 || !is_only_reader || !is_plain) return {};
+    return {static_cast<const Bf16*>(b_.inputs[0].value), state_.mean, state_.scale, state_.bias, b_.relu};
+  }
+  void normalize() override {
+    check(launch_normalize(b_.type, b_.inputs[0].value, b_.residual, b_.output, b_.row_stride(), b_.relu,
+                           cut_, state_, context_.handle()));
+  }
+  void gradient_sums() override {
+    check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state_, context_.handle()));
+  }
+  void leave_output() override { leaves_output_ = true; }
+  NormState sums_state() const override { return state_; }
+  void leave_sums() override { leaves_sums_ = true; }
+
   void forward(const Pass& pass) override {
     if (!pass.training || !b_.training)
       check(launch_norm_constants(cut_, state_, context_.handle()));
     else if (!has_statistics_)
       check(launch_norm_statistics(b_.type, b_.inputs[0].value, cut_, state_, context_.handle()));
-    normalize();
+    if (!leaves_output_) normalize();
   }
 
-  void recompute() override { normalize(); }
+  bool runs_forward() const override { return !(has_statistics_ && leaves_output_); }
+
+  void recompute() override {
+    if (!leaves_output_) normalize();
+  }
 
   void backward() override {
-    check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state_, context_.handle()));
+    if (!leaves_sums_) gradient_sums();
     if (gradient_.dx) check(launch_norm_gradient(b_.type, gradient_, cut_, state_, context_.handle()));
   }
 
  private:
-  void normalize() {
-    check(launch_normalize(b_.type, b_.inputs[0].value, b_.residual, b_.output, b_.row_stride(), b_.relu,
-                           cut_, state_, context_.handle()));
-  }
-
   Context& context_;
   Binding b_;
   Cut cut_;
   NormState state_;
   NormGradient gradient_;
   bool has_statistics_ = false;  // by the operation that wrote the input
+  bool leaves_output_ = false, leaves_sums_ = false;
 };
 
 }  // namespace

@@ -92,17 +92,6 @@ __global__ void constants_kernel(int channels, NormState s) {
   }
 }
 
-/// The constants of a thread's channels: y = (x - mean) * scale + bias.
-template <int V>
-struct Constants {
-  float mean[V], scale[V], bias[V];
-  __device__ Constants(const NormState& s, int channel) {
-    load<V>(s.mean + channel, mean);
-    load<V>(s.scale + channel, scale);
-    load<V>(s.bias + channel, bias);
-  }
-};
-
 /// `columns`: y is columns of a wider array (`stride`), and there is no residual.
 template <class T, int V, bool columns>
 __global__ void __launch_bounds__(block_threads)
@@ -110,7 +99,7 @@ __global__ void __launch_bounds__(block_threads)
                      NormState s) {
   const RowRange range(cut, V);
   if (!range.active) return;
-  const Constants<V> k(s, range.channel);
+  const NormConstants<V> k(s, range.channel);
   over_rows<4>(range, cut, [&]<int rows>(std::int64_t r) {
     float v[rows][V], more[rows][V];
     const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
@@ -124,7 +113,7 @@ __global__ void __launch_bounds__(block_threads)
     for (int u = 0; u < rows; ++u) {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        v[u][i] = (v[u][i] - k.mean[i]) * k.scale[i] + k.bias[i];
+        v[u][i] = k.normalized(v[u][i], i);
         if (!columns && residual != nullptr) v[u][i] += more[u][i];
         if (relu) v[u][i] = maths::relu(v[u][i]);
       }
@@ -138,9 +127,9 @@ __global__ void __launch_bounds__(block_threads)
 /// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `r` on. `columns`:
 /// there is one gradient, columns of a wider array, and it is not written to `masked`.
 template <int rows, bool columns, class T, int V>
-__device__ __forceinline__ void load_gradients(const NormGradient& g, const Constants<V>& k, const Cut& cut,
-                                               std::int64_t r, int channel, float (&v)[rows][V],
-                                               float (&d)[rows][V]) {
+__device__ __forceinline__ void load_gradients(const NormGradient& g, const NormConstants<V>& k,
+                                               const Cut& cut, std::int64_t r, int channel,
+                                               float (&v)[rows][V], float (&d)[rows][V]) {
   const std::int64_t first = r * cut.channels + channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
   for (int u = 0; u < rows; ++u)
@@ -195,7 +184,7 @@ __global__ void __launch_bounds__(block_threads, 2)
   const RowRange range(cut, V);
   LongSum<V> sum, products;
   if (range.active) {
-    const Constants<V> k(s, range.channel);
+    const NormConstants<V> k(s, range.channel);
     int groups = 0;
     over_rows<rows_at_once<V> / 2>(range, cut, [&]<int rows>(std::int64_t r) {
       float v[rows][V], d[rows][V];
@@ -212,13 +201,7 @@ __global__ void __launch_bounds__(block_threads, 2)
   const TileChannel channel(cut, V, range.thread);
   Two all;
   if (!sum_over_tile(sum, products, cut, channel, range.thread, shared, s.partials, s.finished, all)) return;
-  const int c = channel.number;
-  const double count = static_cast<double>(cut.rows);
-  const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
-  s.weight_gradient[c] = static_cast<float>(all.second * inverse);
-  s.bias_gradient[c] = static_cast<float>(all.first);
-  s.gradient_mean[c] = static_cast<float>(all.first / count);
-  s.slope[c] = static_cast<float>(scale * inverse * inverse * all.second / count);
+  set_gradients(s, channel.number, static_cast<double>(cut.rows), all.first, all.second);
 }
 
 template <class T, int V, bool columns>
@@ -228,7 +211,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
   const T* gradient = static_cast<const T*>(!columns && g.masked != nullptr ? g.masked : g.gradients.at[0]);
   const T* x = static_cast<const T*>(g.x);
   const bool relu = g.relu && g.masked == nullptr;
-  const Constants<V> k(s, range.channel);
+  const NormConstants<V> k(s, range.channel);
   float mean[V], slope[V];
   load<V>(s.gradient_mean + range.channel, mean);
   load<V>(s.slope + range.channel, slope);

@@ -97,9 +97,10 @@ struct Context {
   /// The address from which matrix products read a parameter: in the copy, or in the arena.
   const void* operand(const float* parameter) const;
 
-  std::vector<std::string> choices;  // descriptions of the two below, in the order of choice
+  std::vector<std::string> choices;  // descriptions of those below, in the order of choice
   std::map<std::vector<std::int64_t>, ConvChoice> conv_choices;
   std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
+  std::map<std::string, bool> joined;  // what convolutions do for the norms before them (nn/cuda/conv_norm.h)
 
   cudaStream_t handle() const { return stream.view().handle(); }
   /// A search for one operation's algorithm, and the seconds that a run of a candidate takes on the stream.
@@ -137,6 +138,24 @@ class StatisticsSource {
   /// many rows and channels. If so, another batch norm cannot have the same. state.partials and
   /// state.finished are not used.
   virtual bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) = 0;
+};
+
+/// A batch norm, parts of whose work the operation that reads its output may do.
+class NormSource {
+ public:
+  virtual ~NormSource() = default;
+  /// For the operation that reads the output and writes `gradient`. No x: it is not the only one, or the
+  /// output is more than relu((x - mean) * scale + bias).
+  virtual NormInput input_for(const void* gradient) const = 0;
+  // What the parts are when it does them itself: launches on the context's stream.
+  virtual void normalize() = 0;
+  virtual void gradient_sums() = 0;
+  /// From now on the reader computes the output from its input as it loads it, in every pass.
+  virtual void leave_output() = 0;
+  /// The arrays for launch_norm_gradient_sums().
+  virtual NormState sums_state() const = 0;
+  /// From now on the reader does what gradient_sums() would, when it has written the output's gradient.
+  virtual void leave_sums() = 0;
 };
 
 /// The pointers as a launch takes them. Error if there are more than it can take.

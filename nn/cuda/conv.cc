@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "nn/cuda/conv_norm.h"
 #include "nn/cuda/conv_run.h"
 #include "nn/cuda/conv_search.h"
 
@@ -61,6 +62,7 @@ class ConvOp final : public Op, public StatisticsSource {
                              {conv_weights, low_gradient_ ? low_gradient_ : w.gradient},
                              {conv_output, dy}},
                             own, [this] { widen_gradient(); });
+    if (auto* const norm = dynamic_cast<NormSource*>(b.input_source)) join(*norm);
     if (!bias_) return;
     cut_ = cut_rows(b.type, rows_, b.shape[2]);
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
@@ -79,15 +81,19 @@ class ConvOp final : public Op, public StatisticsSource {
     if (bias_)
       check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, static_cast<double*>(partials_),
                                b_.parameters[1].gradient, nullptr, context_.handle()));
-    if (b_.inputs[0].gradient) run(input_gradient_);
+    if (norm_before_)
+      check(run_small_conv(*input_gradient_.choice.own, input_gradient_.own, norm_before_->input,
+                           norm_before_->state, context_.handle()));
+    else if (b_.inputs[0].gradient)
+      run(input_gradient_);
   }
+
+  bool computes_input() const override { return forward_.own.norm.x != nullptr; }
 
   bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) override {
     if (norm_ || !forward_.choice.own || rows != rows_ || channels != b_.shape[2]) return false;
-    const SmallConv& conv = *forward_.choice.own;
     norm_ = state;
-    norm_->partials = static_cast<double2*>(
-        context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
+    norm_->partials = norm_partials(*forward_.choice.own);
     norm_->finished = context_.counters(1);
     const std::string choice =
         fmt::format("batch norm ({} rows of {} channels): statistics by the convolution", rows, channels);
@@ -108,6 +114,28 @@ class ConvOp final : public Op, public StatisticsSource {
   Planned plan(const ConvProblem& problem, const ConvTensors& tensors, const SmallConvTensors& own,
                const std::function<void()>& separate) {
     return {problem, choose_conv(context_, problem, tensors, own, separate), tensors, own, std::nullopt};
+  }
+  /// Does parts of the work of the batch norm that writes the input, where that is faster.
+  void join(NormSource& norm) {
+    const NormInput input = norm.input_for(b_.inputs[0].gradient);
+    if (input.x == nullptr) return;
+    const auto pass = [](const Planned& planned) { return OwnPass{*planned.choice.own, planned.own}; };
+    if (forward_.choice.own && weight_gradient_.choice.own &&
+        loads_norm(context_, forward_.problem, norm, input, pass(forward_), pass(weight_gradient_))) {
+      forward_.own.norm = weight_gradient_.own.norm = input;
+      norm.leave_output();
+    }
+    if (!input_gradient_.choice.own) return;
+    NormState state = norm.sums_state();
+    state.partials = norm_partials(*input_gradient_.choice.own);
+    state.finished = context_.counters(1);
+    if (!takes_sums(context_, input_gradient_.problem, norm, input, pass(input_gradient_), state)) return;
+    norm_before_ = {input, state};
+    norm.leave_sums();
+  }
+  double2* norm_partials(const SmallConv& conv) const {
+    return static_cast<double2*>(
+        context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
   }
   void run(Planned& planned) const {
     if (planned.choice.own)
@@ -133,6 +161,11 @@ class ConvOp final : public Op, public StatisticsSource {
   std::int64_t rows_ = 0;
   Planned forward_, input_gradient_, weight_gradient_;
   std::optional<NormState> norm_;  // of the batch norm whose statistics forward takes
+  struct NormBefore {
+    NormInput input;
+    NormState state;
+  };
+  std::optional<NormBefore> norm_before_;  // the batch norm whose sums the gradient of the input takes
   void* low_gradient_ = nullptr;
   Cut cut_;
   void* partials_ = nullptr;

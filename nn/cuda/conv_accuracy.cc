@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "nn/cuda/norm_arrays.h"
 
 namespace lpsgd::cuda {
 namespace {
@@ -155,22 +156,8 @@ double ConvAccuracy::statistics_error(const SmallConv& own) {
   const Cut cut = cut_rows(problem_.type, problem_.batch * problem_.out[0] * problem_.out[1], channels);
   const std::int64_t partials =
       std::max<std::int64_t>(small_conv_norm_partials(own), cut.parts * cut.channels);
-  DeviceBuffer<float> arrays(context_.device, 6 * n);
-  DeviceBuffer<double> inverse(context_.device, n);
-  DeviceBuffer<double2> sums(context_.device, static_cast<std::size_t>(partials));
-  DeviceBuffer<unsigned> finished(context_.device, static_cast<std::size_t>(cut.tiles));
-  zero_bytes(arrays.data(), arrays.view().size_bytes(), context_.stream);
-  zero_bytes(finished.data(), finished.view().size_bytes(), context_.stream);
-  NormState state;
-  state.weight = arrays.data();
-  state.bias = state.weight + channels;
-  state.running_mean = arrays.data() + 2 * channels;
-  state.running_variance = state.running_mean + channels;
-  state.mean = state.running_variance + channels;
-  state.scale = state.mean + channels;
-  state.inverse = inverse.data();
-  state.partials = sums.data();
-  state.finished = finished.data();
+  NormArrays arrays(context_, channels, partials, cut.tiles);
+  const NormState& state = arrays.state();
 
   struct Statistics {
     std::vector<float> mean;

@@ -17,13 +17,6 @@ namespace {
 constexpr int engines_measured = 8;  // of each graph
 constexpr int most_transforms = 6;   // before other engines
 
-std::string text_of(const ConvProblem& p) {
-  static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
-  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}",
-                     p.batch, shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h,
-                     p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
-}
-
 ConvGraph graph_of(ConvProblem problem, const ConvForm& form, cudnnHandle_t handle) {
   if (form.blocks) problem = in_blocks(problem);
   if (!form.fused) problem.bias = problem.relu = false;
@@ -283,6 +276,13 @@ class ConvSearch {
 };
 
 }  // namespace
+
+std::string text_of(const ConvProblem& p) {
+  static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
+  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}",
+                     p.batch, shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h,
+                     p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
+}
 
 ConvChoice choose_conv(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
                        const SmallConvTensors& own, const std::function<void()>& separate) {

@@ -10,6 +10,9 @@
 
 namespace lpsgd::cuda {
 
+/// "128 images 32x32x16, window 3x3, ...".
+std::string text_of(const ConvProblem& problem);
+
 /// How to run a problem, whose operation has `tensors`, or `own` for our own kernel. `separate` queues what
 /// comes behind plans that are not fused: bias and ReLU, or the conversion of the weights' gradient. A choice
 /// is kept in the context and in its plan cache, and described in Context::choices.

@@ -80,6 +80,36 @@ struct alignas(16) Two {
   }
 };
 
+__device__ __forceinline__ Two from_lane(const Two& value, int distance) {
+  constexpr unsigned all = 0xffffffffu;
+  return {__shfl_xor_sync(all, value.first, distance), __shfl_xor_sync(all, value.second, distance)};
+}
+/// Sums over the eight lanes whose numbers have the same remainder by four, each with values of the same n
+/// columns: values[0] becomes the sum of a column. At each distance a lane hands over half of its columns and
+/// keeps the other half, the upper one if its number has the bit of the distance. All lanes of the warp call
+/// it.
+template <int n>
+__device__ __forceinline__ void share_over_lanes(Two (&values)[n]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int left = n;
+#pragma unroll
+  for (int distance = 16; distance >= 4; distance /= 2) {
+    if (left == 1) {
+      values[0] += from_lane(values[0], distance);
+      continue;
+    }
+    const bool upper = (lane & distance) != 0;
+    left /= 2;
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      if (i >= left) break;
+      const Two low = values[i], high = values[i + left];
+      values[i] = from_lane(upper ? low : high, distance);
+      values[i] += upper ? high : low;
+    }
+  }
+}
+
 /// The sum of value[c] over the `heights` threads c, c + columns, ... of a block, for thread c < columns.
 /// `shared` holds a value for each thread. All threads of the block call it.
 template <class S>

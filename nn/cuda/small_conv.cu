@@ -11,23 +11,25 @@
 // Memory moved per value in bytes: 2 for each of `in`, and again for those on the border of a tile (of 8 x 32
 // pixels 1.33 times in all); 2 for each of `out`; the weights once for each block. The gradient of the input
 // of stride 2 computes four products for each that counts. For the statistics of a batch norm 16 for each
-// channel and block, written and read.
+// channel and block, written and read. For the sums of a batch norm's backward as many, and 2 for each value
+// of the norm's x. Where the norm's output is computed as it is loaded, x is read in place of it.
 #include "nn/cuda/small_conv_device.h"
 #include "nn/cuda/small_conv_moments_device.h"
-#include "nn/maths_device.h"
+#include "nn/cuda/small_conv_sums_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
 constexpr int pixel_rows = 2;  // of 16 pixels, that a warp computes at once
 
-enum class Kind { forward, with_statistics, transposed };
+enum class Kind { forward, with_statistics, transposed, transposed_with_sums };
 
 /// C: channels of `in`. NT: groups of 8 output channels of a warp.
 template <int C, int NT, Kind kind>
 class SmallConvWarp {
  public:
-  static constexpr bool transposed = kind == Kind::transposed;
+  static constexpr bool sums = kind == Kind::transposed_with_sums;
+  static constexpr bool transposed = kind == Kind::transposed || sums;
   static constexpr int pairs = NT / 2, steps = C / 16;
   static constexpr bool keeps_weights = C * NT <= 32;  // 36 registers
 
@@ -62,13 +64,23 @@ class SmallConvWarp {
     const TileOrigin origin(s_, tile);
     const int pixels = s_.images * s_.tile_h * s_.tile_w;
     if constexpr (kind == Kind::with_statistics) moments_.begin_tile();
+    if constexpr (sums) sums_.begin_tile();
     for (int first = 16 * pixel_rows * row_; first < pixels; first += 16 * pixel_rows * rows_) {
+      uint4 x[pixel_rows][sums ? rounds : 1];
+      // On its way while the product is computed, as far as there are registers.
+      constexpr bool early = C * NT < 192;
+      if constexpr (early) load_norm_input(origin, first, pixels, x[0]);
       float sum[pixel_rows][NT][4] = {};
       multiply(first, pixels, halo, sum);
+      if constexpr (!early) load_norm_input(origin, first, pixels, x[0]);
 #pragma unroll
-      for (int i = 0; i < pixel_rows; ++i) store(origin, first + 16 * i, pixels, sum[i]);
+      for (int i = 0; i < pixel_rows; ++i) {
+        if (i + 1 < pixel_rows) load_norm_input(origin, first + 16 * (i + 1), pixels, x[i + 1]);
+        store(origin, first + 16 * i, pixels, sum[i], x[i]);
+      }
     }
     if constexpr (kind == Kind::with_statistics) moments_.end_tile();
+    if constexpr (sums) sums_.end_tile();
   }
 
   /// Writes the statistics of all blocks. `memory` is the block's shared memory.
@@ -92,15 +104,61 @@ class SmallConvWarp {
     if (thread < channels) state.partials[part * channels + c] = here;
     if (thread == 0) all_counts[part] = rows;
     if (!is_last(state.finished)) return;
-    const double all_rows =
-        static_cast<double>(s_.batch) * static_cast<double>(s_.out_h) * static_cast<double>(s_.out_w);
+    const double all_rows = output_pixels();
     const double2 all = combine_moments(
         parts, channels, all_rows, sums, [&](int p, int k) { return state.partials[p * channels + k]; },
         [&](int p) { return all_counts[p]; });
     if (thread < channels) set_statistics(state, c, all_rows, all.x, all.y);
   }
 
+  /// Writes what backward of the norm needs, of the sums of all blocks. As finish_statistics().
+  __device__ void finish_sums(const NormState& state, unsigned char* memory) const {
+    const int channels = s_.out_channels, thread = static_cast<int>(threadIdx.x);
+    // Two for each thread, which the weights' place holds. What is read there is read before it is written.
+    Two* const shared = reinterpret_cast<Two*>(memory);
+    shared[row_ * channels + first_ + sums_.channel()] = sums_.total();
+    __syncthreads();
+    const Two here =
+        sum_of_parts(rows_, channels, shared, [&](int r, int k) { return shared[r * channels + k]; });
+    const int part = static_cast<int>(blockIdx.y), parts = static_cast<int>(gridDim.y);
+    if (thread < channels) state.partials[part * channels + thread] = make_double2(here.first, here.second);
+    if (!is_last(state.finished)) return;
+    const Two all = sum_of_parts(parts, channels, shared, [&](int p, int k) {
+      const double2 sum = state.partials[p * channels + k];
+      return Two{sum.x, sum.y};
+    });
+    if (thread < channels) set_gradients(state, thread, output_pixels(), all.first, all.second);
+  }
+
  private:
+  static constexpr int rounds = NT / 2;  // of store()
+
+  __device__ double output_pixels() const {
+    return static_cast<double>(s_.batch) * static_cast<double>(s_.out_h) * static_cast<double>(s_.out_w);
+  }
+  /// Where this lane stores eight channels of a pixel in a round; negative: nowhere. A round has two pixels
+  /// of 16 channels, or one of 32.
+  __device__ std::int64_t stored_at(const TileOrigin& origin, int first, int pixels, int round) const {
+    const int group = lane_ / 4, quarter = lane_ % 4;
+    const int number = first + group + 8 * (NT == 2 ? quarter / 2 : round);
+    if (number >= pixels) return -1;
+    const TilePixel pixel(s_, number);
+    if (!pixel.exists(s_, origin)) return -1;
+    return pixel.position(s_, origin) * s_.out_channels + first_channel();
+  }
+  /// If its sums are taken, of the norm's x what lies where store() stores.
+  __device__ void load_norm_input(const TileOrigin& origin, int first, int pixels,
+                                  uint4 (&x)[sums ? rounds : 1]) const {
+    if constexpr (sums) {
+#pragma unroll
+      for (int round = 0; round < rounds; ++round) {
+        const std::int64_t at = stored_at(origin, first, pixels, round);
+        x[round] = at < 0 ? make_uint4(0, 0, 0, 0) : *reinterpret_cast<const uint4*>(m_.norm.x + at);
+      }
+    }
+  }
+  __device__ int first_channel() const { return first_ + 8 * (lane_ % (NT == 2 ? 2 : 4)); }
+
   __device__ void load_weights(int tap, int step, int pair, std::uint32_t (&b)[4]) const {
     if constexpr (transposed)
       load_matrices<true>(
@@ -148,7 +206,9 @@ class SmallConvWarp {
   }
 
   /// Bias, ReLU and rounding. Then the four lanes of a pixel exchange words, so that each stores 8 channels.
-  __device__ void store(const TileOrigin& origin, int first, int pixels, const float (&sum)[NT][4]) {
+  /// `x`: of the norm whose sums are taken, what lies where this stores.
+  __device__ void store(const TileOrigin& origin, int first, int pixels, const float (&sum)[NT][4],
+                        const uint4 (&x)[sums ? rounds : 1]) {
     const int group = lane_ / 4, quarter = lane_ % 4;
     std::uint32_t words[NT][2];  // of the pixels `group` and `group` + 8
 #pragma unroll
@@ -171,20 +231,17 @@ class SmallConvWarp {
       };
       moments_.add(words, exists(first + group), exists(first + group + 8));
     }
-    // Two pixels of 16 channels, or one of 32 at a time.
 #pragma unroll
-    for (int round = 0; round < NT / 2; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       std::uint32_t w[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) w[k] = NT == 2 ? words[k % 2][k / 2] : words[k % NT][round];
       transpose_quads(w, quarter);
-      const int number = first + group + 8 * (NT == 2 ? quarter / 2 : round);
-      const int channel = first_ + 8 * (NT == 2 ? quarter % 2 : quarter);
-      if (number >= pixels) continue;
-      const TilePixel pixel(s_, number);
-      if (!pixel.exists(s_, origin)) continue;
-      *reinterpret_cast<uint4*>(m_.out + pixel.position(s_, origin) * s_.out_channels + channel) =
-          make_uint4(w[0], w[1], w[2], w[3]);
+      const std::int64_t at = stored_at(origin, first, pixels, round);
+      if (at < 0) continue;
+      const uint4 values = make_uint4(w[0], w[1], w[2], w[3]);
+      *reinterpret_cast<uint4*>(m_.out + at) = values;
+      if constexpr (sums) sums_.add(m_.norm, first_channel(), values, x[round]);
     }
   }
   /// Among four lanes: word k of lane q becomes word q of lane k.
@@ -210,6 +267,7 @@ class SmallConvWarp {
   SharedAddress weights_;
   std::uint32_t kept_[keeps_weights ? small_conv_taps : 1][steps][pairs][4];
   WarpMoments<NT> moments_;
+  WarpGradientSums<NT> sums_;
 };
 
 /// Of a grid (1, blocks).
@@ -218,7 +276,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     small_conv_kernel(SmallConvShape s, SmallConvMemory m, NormState state) {
   if constexpr (has_matrices) {
     using Warp = SmallConvWarp<C, NT, kind>;
-    constexpr bool transposed = kind == Kind::transposed;
+    constexpr bool transposed = Warp::transposed;
     LPSGD_LAUNCHED_SHARED(memory);
     const int filters = transposed ? C : s.out_channels, channels = transposed ? s.out_channels : C;
     const int pitch = Warp::weight_pitch(channels), packs = small_conv_taps * channels / 8;
@@ -230,8 +288,10 @@ __global__ void __launch_bounds__(block_threads, 2)
     unsigned char* const tiles = memory + filters * pitch;
     const int buffer_bytes = s.images * s.halo_h * s.halo_w * pixel_pitch(C);
     const int blocks = static_cast<int>(gridDim.y);
+    const bool normalizes = !transposed && m.norm.x != nullptr;
+    const Bf16* const in = normalizes ? m.norm.x : m.in;
     int tile = static_cast<int>(blockIdx.y), buffer = 0;
-    fetch_halo<C>(s, tile, m.in, 0, tiles);
+    fetch_halo<C>(s, tile, in, 0, tiles);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
@@ -239,63 +299,80 @@ __global__ void __launch_bounds__(block_threads, 2)
     warp.keep_weights();
     for (; tile < s.tiles; tile += blocks) {
       if (tile + blocks < s.tiles)
-        fetch_halo<C>(s, tile + blocks, m.in, 0, tiles + (1 - buffer) * buffer_bytes);
+        fetch_halo<C>(s, tile + blocks, in, 0, tiles + (1 - buffer) * buffer_bytes);
       commit_copies();
       wait_for_copies<1>();
+      unsigned char* const here = tiles + buffer * buffer_bytes;
+      if (normalizes) normalize_halo<C>(s, tile, m.norm, 0, here);
       __syncthreads();
-      warp.compute(tile, shared_address(tiles + buffer * buffer_bytes));
+      warp.compute(tile, shared_address(here));
       __syncthreads();  // before the buffer is filled again
       buffer = 1 - buffer;
     }
     if constexpr (kind == Kind::with_statistics) warp.finish_statistics(state, memory);
+    if constexpr (Warp::sums) warp.finish_sums(state, memory);
   }
 }
 
 template <int C, int NT>
-cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+cudaError_t launch(Kind kind, const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
                    cudaStream_t stream) {
   const auto run = [&](auto* kernel) {
     const cudaError_t status = allow_shared(kernel, conv.shared);
     if (status != cudaSuccess) return status;
     LPSGD_LAUNCH_SHARED(kernel, dim3(1, static_cast<unsigned>(conv.blocks)),
                         static_cast<unsigned>(conv.threads), static_cast<unsigned>(conv.shared), stream)
-    (conv.shape, memory, state != nullptr ? *state : NormState{});
+    (conv.shape, memory, state);
     return cudaGetLastError();
   };
-  if (conv.transposed) return run(small_conv_kernel<C, NT, Kind::transposed>);
-  return state != nullptr ? run(small_conv_kernel<C, NT, Kind::with_statistics>)
-                          : run(small_conv_kernel<C, NT, Kind::forward>);
+  switch (kind) {
+    case Kind::forward:
+      return run(small_conv_kernel<C, NT, Kind::forward>);
+    case Kind::with_statistics:
+      return run(small_conv_kernel<C, NT, Kind::with_statistics>);
+    case Kind::transposed:
+      return run(small_conv_kernel<C, NT, Kind::transposed>);
+    case Kind::transposed_with_sums:
+      return run(small_conv_kernel<C, NT, Kind::transposed_with_sums>);
+  }
+  return cudaErrorInvalidValue;
 }
 
 template <int C>
-cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+cudaError_t launch(Kind kind, const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
                    cudaStream_t stream) {
-  return conv.shape.out_channels % 32 == 0 ? launch<C, 4>(conv, memory, state, stream)
-                                           : launch<C, 2>(conv, memory, state, stream);
+  return conv.shape.out_channels % 32 == 0 ? launch<C, 4>(kind, conv, memory, state, stream)
+                                           : launch<C, 2>(kind, conv, memory, state, stream);
 }
 
-cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+cudaError_t launch(Kind kind, const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
                    cudaStream_t stream) {
   switch (conv.shape.in_channels) {
     case 16:
-      return launch<16>(conv, memory, state, stream);
+      return launch<16>(kind, conv, memory, state, stream);
     case 32:
-      return launch<32>(conv, memory, state, stream);
+      return launch<32>(kind, conv, memory, state, stream);
     case 48:
-      return launch<48>(conv, memory, state, stream);
+      return launch<48>(kind, conv, memory, state, stream);
     default:
-      return launch<64>(conv, memory, state, stream);
+      return launch<64>(kind, conv, memory, state, stream);
   }
 }
 
 }  // namespace
 
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream) {
-  return launch(conv, memory, nullptr, stream);
+  return launch(conv.transposed ? Kind::transposed : Kind::forward, conv, memory, {}, stream);
 }
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
                               cudaStream_t stream) {
-  return launch(conv, memory, &state, stream);
+  return launch(Kind::with_statistics, conv, memory, state, stream);
+}
+cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormInput& norm,
+                              const NormState& state, cudaStream_t stream) {
+  SmallConvMemory with_norm = memory;
+  with_norm.norm = norm;
+  return launch(Kind::transposed_with_sums, conv, with_norm, state, stream);
 }
 
 }  // namespace lpsgd::cuda

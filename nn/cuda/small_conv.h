@@ -47,6 +47,14 @@ struct SmallConv {
   int shared = 0;   // bytes
 };
 
+/// A batch norm whose output the convolution reads: its own input x, as large as the output, and its
+/// constants in this pass, one for each channel (NormState). Its output is relu((x - mean) * scale + bias).
+struct NormInput {
+  const Bf16* x = nullptr;  // null: there is none
+  const float *mean = nullptr, *scale = nullptr, *bias = nullptr;
+  bool relu = false;
+};
+
 /// out = the convolution of `in`. `weights` (filters, 3, 3, channels). `bias` may be null; it and the ReLU
 /// are applied in float32. Neither is for `transposed`.
 struct SmallConvMemory {
@@ -54,13 +62,20 @@ struct SmallConvMemory {
   const float* bias = nullptr;
   bool relu = false;
   Bf16* out = nullptr;
+  /// If there is one, `in` is not read: each value is computed from the norm's x as it is loaded, with the
+  /// bits that launch_normalize() would write. Not for `transposed`.
+  NormInput norm = {};
 };
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream);
 /// The same, not `transposed`, and what launch_norm_statistics() does with `out`. state.partials holds
 /// small_conv_norm_partials(), and state.finished one counter.
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
                               cudaStream_t stream);
-/// Moments of each channel, and a count, of each block.
+/// `transposed`, and what launch_norm_gradient_sums() does with `out`, the only gradient of the output of
+/// `norm`. state.partials and state.finished as above.
+cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormInput& norm,
+                              const NormState& state, cudaStream_t stream);
+/// Moments of each channel, and a count, of each block; or two sums of each channel.
 constexpr std::int64_t small_conv_norm_partials(const SmallConv& conv) {
   return std::int64_t{conv.blocks} * (conv.shape.out_channels + 1);
 }
@@ -70,6 +85,7 @@ struct SmallConvGradient {
   const Bf16 *in = nullptr, *out_gradient = nullptr;
   float* partials = nullptr;  // small_conv_partials()
   float* gradient = nullptr;
+  NormInput norm = {};  // as in SmallConvMemory
 };
 cudaError_t launch_small_conv_gradient(const SmallConv& conv, const SmallConvGradient& memory,
                                        cudaStream_t stream);

@@ -4,7 +4,9 @@
 
 #include "nn/cuda/access_device.h"
 #include "nn/cuda/matrix_device.h"
+#include "nn/cuda/norm_device.h"
 #include "nn/cuda/small_conv.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
 
@@ -49,11 +51,11 @@ struct TilePixel {
   }
 };
 
-/// Starts to copy the halo of a tile: of each pixel `channels` values from `first` on. Where there is no
-/// pixel, zeros.
-template <int channels>
-__device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, const Bf16* in, int first,
-                                           unsigned char* to) {
+/// Calls body(pack, inside, at, to) for this thread's packs of 8 values of a tile's halo, of `channels` to a
+/// pixel: where the pack lies in shared memory, whether the image has such a pixel, and which it is.
+template <int channels, class Body>
+__device__ __forceinline__ void over_halo(const SmallConvShape& s, int tile, unsigned char* to,
+                                          const Body& body) {
   constexpr int packs = channels / 8;
   const TileOrigin o(s, tile);
   const int count = s.images * s.halo_h * s.halo_w * packs;
@@ -70,9 +72,38 @@ __device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, co
     }
     inside = inside && y < s.in_h && x < s.in_w;
     const std::int64_t at = ((o.image + image) * s.in_h + y) * s.in_w + x;
-    copy_async(to + pixel * pixel_pitch(channels) + 16 * pack,
-               inside ? in + at * s.in_channels + first + 8 * pack : in, !inside);
+    body(pack, inside, at, to + pixel * pixel_pitch(channels) + 16 * pack);
   }
+}
+
+/// Starts to copy the halo of a tile: of each pixel `channels` values from `first` on. Where there is no
+/// pixel, zeros.
+template <int channels>
+__device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, const Bf16* in, int first,
+                                           unsigned char* to) {
+  over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t at, unsigned char* there) {
+    copy_async(there, inside ? in + at * s.in_channels + first + 8 * pack : in, !inside);
+  });
+}
+
+/// Normalises what fetch_halo() copied, when the thread's own copies are done. Each thread has the packs that
+/// it copied itself. The zeros around the image stay: padding lies behind the norm.
+template <int channels>
+__device__ __forceinline__ void normalize_halo(const SmallConvShape& s, int tile, const NormInput& norm,
+                                               int first, unsigned char* to) {
+  over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t, unsigned char* there) {
+    if (!inside) return;
+    auto* const values = reinterpret_cast<Bf16*>(there);
+    const NormConstants<8> k(norm, first + 8 * pack);
+    float v[8];
+    load<8>(values, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] = k.normalized(v[i], i);
+      if (norm.relu) v[i] = maths::relu(v[i]);
+    }
+    store<8>(values, v);
+  });
 }
 
 /// Allows a kernel `bytes` of shared memory.

@@ -45,8 +45,9 @@ __global__ void __launch_bounds__(block_threads, 2)
     const int pixels = s.images * s.tile_h * s.tile_w, chunks = (pixels + 15) / 16;
     const int halo_bytes = s.images * s.halo_h * s.halo_w * pixel_pitch(side);
     const int buffer_bytes = halo_bytes + 16 * chunks * pixel_pitch(side);
+    const bool normalizes = m.norm.x != nullptr;
     const auto fetch = [&](int tile, unsigned char* to) {
-      fetch_halo<side>(s, tile, m.in, channel, to);
+      fetch_halo<side>(s, tile, normalizes ? m.norm.x : m.in, channel, to);
       fetch_pixels(s, tile, m.out_gradient, filter, to + halo_bytes);
       commit_copies();
     };
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(block_threads, 2)
       else
         commit_copies();
       wait_for_copies<1>();
+      if (normalizes) normalize_halo<side>(s, tile, m.norm, channel, memory + buffer * buffer_bytes);
       __syncthreads();
       const SharedAddress halo = shared_address(memory + buffer * buffer_bytes);
       for (int chunk = warp; chunk < chunks; chunk += warps) {

@@ -37,36 +37,19 @@ class WarpMoments {
     }
   }
   __device__ void end_tile() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    double sum[columns], square[columns];
+    Two both[columns];
 #pragma unroll
     for (int i = 0; i < columns; ++i)
-      sum[i] = static_cast<double>(sum_[i]), square[i] = static_cast<double>(square_[i]);
+      both[i] = {static_cast<double>(sum_[i]), static_cast<double>(square_[i])};
+    share_over_lanes(both);
     int count = count_;
-    // At each distance a lane hands over half of its channels, and keeps the other half.
-    int left = columns;
 #pragma unroll
-    for (int distance = 16; distance >= 4; distance /= 2) {
-      const bool upper = (lane & distance) != 0;
-      count += __shfl_xor_sync(all, count, distance);
-      if (left == 1) {
-        sum[0] += __shfl_xor_sync(all, sum[0], distance);
-        square[0] += __shfl_xor_sync(all, square[0], distance);
-        continue;
-      }
-      left /= 2;
-#pragma unroll
-      for (int i = 0; i < columns / 2; ++i) {
-        if (i >= left) break;
-        sum[i] = keep(sum[i], sum[i + left], upper, distance);
-        square[i] = keep(square[i], square[i + left], upper, distance);
-      }
-    }
+    for (int distance = 16; distance >= 4; distance /= 2) count += __shfl_xor_sync(all, count, distance);
     if (count == 0) return;
-    const double n = count, mean = sum[0] / n, both = total_ + n, delta = mean - mean_;
-    m2_ += square[0] - sum[0] * mean + delta * delta * total_ * n / both;
-    mean_ += delta * n / both;
-    total_ = both;
+    const double n = count, mean = both[0].first / n, total = total_ + n, delta = mean - mean_;
+    m2_ += both[0].second - both[0].first * mean + delta * delta * total_ * n / total;
+    mean_ += delta * n / total;
+    total_ = total;
   }
   /// The channel, counted from the warp's first, whose moments this lane has. Two lanes may have the same.
   __device__ static int channel() {
@@ -79,11 +62,6 @@ class WarpMoments {
  private:
   static constexpr int columns = 2 * NT;  // of a lane, before lanes exchange them
   static constexpr unsigned all = 0xffffffffu;
-
-  __device__ static double keep(double low, double high, bool upper, int distance) {
-    const double got = __shfl_xor_sync(all, upper ? low : high, distance);
-    return (upper ? high : low) + got;
-  }
 
   int count_ = 0;
   float sum_[columns], square_[columns];

@@ -106,8 +106,16 @@ class Planner {
 };
 
 SmallConvMemory forward_memory(const SmallConvTensors& t) {
-  return {static_cast<const Bf16*>(t.input), static_cast<const Bf16*>(t.weights), t.bias, t.relu,
-          static_cast<Bf16*>(t.output)};
+  return {static_cast<const Bf16*>(t.input),
+          static_cast<const Bf16*>(t.weights),
+          t.bias,
+          t.relu,
+          static_cast<Bf16*>(t.output),
+          t.norm};
+}
+SmallConvMemory input_gradient_memory(const SmallConvTensors& t) {
+  return {static_cast<const Bf16*>(t.output), static_cast<const Bf16*>(t.weights), nullptr, false,
+          static_cast<Bf16*>(t.input)};
 }
 
 }  // namespace
@@ -140,14 +148,15 @@ std::int64_t small_conv_workspace(const SmallConv& conv, ConvPass pass) {
 
 cudaError_t run_small_conv(const SmallConv& conv, ConvPass pass, const SmallConvTensors& t, void* workspace,
                            cudaStream_t stream) {
-  auto *input = static_cast<Bf16*>(t.input), *output = static_cast<Bf16*>(t.output);
   switch (pass) {
     case ConvPass::input_gradient:
-      return launch_small_conv(conv, {output, static_cast<const Bf16*>(t.weights), nullptr, false, input},
-                               stream);
+      return launch_small_conv(conv, input_gradient_memory(t), stream);
     case ConvPass::weight_gradient:
       return launch_small_conv_gradient(
-          conv, {input, output, static_cast<float*>(workspace), t.weight_gradient}, stream);
+          conv,
+          {static_cast<const Bf16*>(t.input), static_cast<const Bf16*>(t.output),
+           static_cast<float*>(workspace), t.weight_gradient, t.norm},
+          stream);
     default:
       return launch_small_conv(conv, forward_memory(t), stream);
   }
@@ -156,6 +165,11 @@ cudaError_t run_small_conv(const SmallConv& conv, ConvPass pass, const SmallConv
 cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& t, const NormState& state,
                            cudaStream_t stream) {
   return launch_small_conv(conv, forward_memory(t), state, stream);
+}
+
+cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& t, const NormInput& norm,
+                           const NormState& state, cudaStream_t stream) {
+  return launch_small_conv(conv, input_gradient_memory(t), norm, state, stream);
 }
 
 }  // namespace lpsgd::cuda

@@ -28,11 +28,16 @@ struct SmallConvTensors {
   const float* bias = nullptr;  // may be null
   bool relu = false;
   float* weight_gradient = nullptr;
+  /// If there is one, forward and the gradient of the weights compute the input from it as they load it.
+  NormInput norm = {};
 };
 cudaError_t run_small_conv(const SmallConv& conv, ConvPass pass, const SmallConvTensors& tensors,
                            void* workspace, cudaStream_t stream);
 /// Forward with the statistics of a batch norm (launch_small_conv()).
 cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& tensors, const NormState& state,
                            cudaStream_t stream);
+/// The gradient of the input with the sums of the backward of `norm`, whose output the input is.
+cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& tensors, const NormInput& norm,
+                           const NormState& state, cudaStream_t stream);
 
 }  // namespace lpsgd::cuda

@@ -215,7 +215,8 @@ void run_blocks(dim3 blocks, dim3 threads, std::size_t shared, const std::functi
 
 std::mutex allowed_mutex;
 std::map<const void*, std::size_t> allowed_shared;  // bytes, where a kernel may take more than others
-constexpr std::size_t default_shared = 48 << 10, most_shared = 227 << 10;
+// The least of all devices from compute capability 8.0 on.
+constexpr std::size_t default_shared = 48 << 10, most_shared = 99 << 10;
 
 bool may_take(const void* function, std::size_t shared) {
   const std::lock_guard lock(allowed_mutex);

@@ -211,11 +211,15 @@ class OwnConvolutionsGpu : public PlanSearchGpu {
     if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   }
   /// The choices of a network in bfloat16, of which our kernels cover the second convolution alone.
-  std::vector<std::string> low_choices(bool deterministic = false) {
-    const NetworkSpec spec(config::parse_text(
-        "input: [4, 4, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n"
-        "  - {conv: c2, filters: 32, kernel: 3, pad: 1}\n  - relu\n  - flatten\n  - {dense: f, units: 4}\n",
-        "net.yaml"));
+  /// `between`: a layer.
+  std::vector<std::string> low_choices(bool deterministic = false, const std::string& between = "") {
+    const NetworkSpec spec(
+        config::parse_text("input: [4, 4, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 16, kernel: 3, "
+                           "pad: 1, bias: false}\n" +
+                               between +
+                               "  - {conv: c2, filters: 32, kernel: 3, pad: 1}\n  - relu\n  - flatten\n  - "
+                               "{dense: f, units: 4}\n",
+                           "net.yaml"));
     const Network network(
         spec, {.batch = 2, .compute = Compute::bf16, .device = device, .deterministic = deterministic});
     return network.choices();
@@ -243,6 +247,29 @@ TEST_F(OwnConvolutionsGpu, ANameThatIsNotKnownIsSearchedAnew) {
   EXPECT_EQ(count(low_choices(), own), 3);
   rewrite([](std::string choice) { return replaced(std::move(choice), own, "own kernel of old"); });
   EXPECT_EQ(count(low_choices(), own), 3);
+}
+
+TEST_F(OwnConvolutionsGpu, JoinTheNormBeforeThemAsStored) {
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", all_slow, 1);
+  const std::string norm = "  - {batch_norm: n}\n";
+  const auto joined_and_separate = [&] {
+    const std::vector<std::string> found = low_choices(false, norm);
+    return std::pair{count(found, ": joined"), count(found, ": separate")};
+  };
+  const auto [joined, separate] = joined_and_separate();
+  EXPECT_EQ(joined + separate, 2);  // forward and the weights' gradient together, and the input's gradient
+  const auto store = [&](const std::string& way) {
+    rewrite([&](const std::string& choice) {
+      return choice == "joined" || choice == "separate" || choice == "as of old" ? way : choice;
+    });
+  };
+  store("as of old");  // not known
+  const auto [joined_again, separate_again] = joined_and_separate();
+  EXPECT_EQ(joined_again + separate_again, 2);
+  store("joined");
+  EXPECT_EQ(joined_and_separate(), (std::pair{2, 0}));
+  store("separate");
+  EXPECT_EQ(joined_and_separate(), (std::pair{0, 2}));
 }
 
 TEST_F(OwnConvolutionsGpu, AreTakenByAFixedRuleIfDeterministic) {

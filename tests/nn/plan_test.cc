@@ -242,10 +242,17 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
     EXPECT_TRUE(memory.has_gradient(g))
         << file << ": " << reader << " reads gradient " << g << ": overwritten";
   };
+  // A step that may compute its input itself reads its source's instead.
+  const auto value_of_source = [&](const PlanStep& step, const std::string& reader) {
+    for (const PlanStep& source : plan.steps)
+      if (source.output == step.inputs[0] && source.has_one_reader)
+        value(source.inputs[0], reader + ", computing what " + graph.nodes[source.node].name + " would,");
+  };
   memory.write_value(0);
   for (const PlanStep& step : plan.steps) {
     const std::string& name = graph.nodes[step.node].name;
     for (const std::size_t v : step.inputs) value(v, name);
+    value_of_source(step, name);
     if (step.residual) value(*step.residual, name);
     memory.write_value(step.output);
   }
@@ -273,6 +280,7 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
     if ((step->relu && !masks_by_input) || layer.backward_reads_output()) value(step->output, name);
     if (layer.backward_reads_input())
       for (const std::size_t v : step->inputs) value(v, name);
+    value_of_source(*step, name);
     // Gradients may lie over those they are computed from, but over nothing else that is read.
     if (step->sum_into) memory.write_gradient(*step->sum_into);
     if (step->masked) memory.write_gradient(*step->masked);
@@ -280,6 +288,7 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
       if (g) memory.write_gradient(*g);
     if (layer.backward_reads_input())
       for (const std::size_t v : step->inputs) value(v, name + " at its end");
+    value_of_source(*step, name + " at its end");
     // The next step's backward may end with this one's, and read until then.
     if (step == plan.steps.rbegin() || !(step - 1)->rowwise_backward) continue;
     const PlanStep& joined = *(step - 1);
@@ -312,6 +321,34 @@ TEST(Plan, NormsThatForwardDoesNotKeepAreRecomputedOnce) {
   // m7, whose input is recomputed.
   EXPECT_EQ(recomputed(make_plan(graph, true, DataType::f32, Recompute::batch_norm)),
             (std::multiset<std::string>{"n1", "n2", "n3", "n4", "n5", "n7", "n10", "u1"}));
+}
+
+TEST(Plan, AnOnlyReaderMayComputeWhatItReads) {
+  const auto only_readers = [](const std::string& layers, Recompute recompute = Recompute::none) {
+    const Graph graph = graph_of("  - {conv: c, filters: 4, kernel: 3, pad: 1}\n" + layers + tail);
+    std::vector<std::string> out;
+    for (const PlanStep& step : make_plan(graph, true, DataType::f32, recompute).steps)
+      if (graph.nodes[step.node].kind == std::string("batch_norm") && step.has_one_reader)
+        out.push_back(graph.nodes[step.node].name);
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  const std::string norm = "  - {batch_norm: b}\n", relu = "  - {relu: r}\n";
+  const std::string conv = "  - {conv: d, filters: 4, kernel: 3, pad: 1}\n";
+  EXPECT_EQ(only_readers(norm + conv), Names{"b"});
+  EXPECT_EQ(only_readers(norm + relu + conv), Names{"b"});
+  EXPECT_EQ(only_readers(norm + conv, Recompute::batch_norm), Names{"b"});
+  EXPECT_EQ(only_readers(norm + conv + "  - {add: s, input: [d, b]}\n"), Names{});
+  EXPECT_EQ(only_readers(norm + "  - {conv: e, filters: 4, kernel: 1}\n  - {conv: d, input: b, filters: 4, "
+                                "kernel: 1}\n  - {add: s, input: [d, e]}\n"),
+            Names{});
+  EXPECT_EQ(only_readers(norm + "  - {concat: s, input: [b, c]}\n"), Names{});
+  // The first norm's output is what the second one reads, and may not be kept.
+  const std::string second = "  - {batch_norm: b2}\n";
+  EXPECT_EQ(only_readers(norm + second + conv), (Names{"b", "b2"}));
+  EXPECT_EQ(only_readers(norm + second + conv, Recompute::batch_norm), Names{"b"});
+  const Graph graph = graph_of("  - {conv: c, filters: 4, kernel: 3, pad: 1}\n" + norm + conv + tail);
+  for (const PlanStep& step : make_plan(graph, false).steps) EXPECT_FALSE(step.has_one_reader);
 }
 
 TEST(Plan, RecomputationTakesLessMemory) {
