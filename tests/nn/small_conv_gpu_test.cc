@@ -106,6 +106,18 @@ TEST_F(SmallConvGpu, OwnKernelsEqualTheDefinition) {
   }
 }
 
+// Of few results the largest rounding may be that of all.
+TEST_F(SmallConvGpu, FewResultsAreAcceptedToo) {
+  for (const std::int64_t channels : {16, 32, 48, 64})
+    for (const std::int64_t filters : {16, 32, 48, 64}) {
+      const OperationCase c = small_case(1, {1, 1, channels}, filters);
+      SCOPED_TRACE(name(c));
+      const auto gpu = backend();
+      run_case(*gpu, DataType::bf16, c);
+      EXPECT_EQ(own(*gpu), 3);
+    }
+}
+
 TEST_F(SmallConvGpu, OwnKernelsGiveTheSameBitsAgain) {
   for (const OperationCase& c : {small_case(3, {9, 13, 32}, 64, 1, true), small_case(2, {9, 7, 64}, 32, 2)}) {
     const auto once = backend(), again = backend();
