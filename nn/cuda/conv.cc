@@ -118,7 +118,7 @@ class ConvOp final : public Op, public StatisticsSource {
   /// Does parts of the work of the batch norm that writes the input, where that is faster.
   void join(NormSource& norm) {
     const NormInput input = norm.input_for(b_.inputs[0].gradient);
-    if (input.x == nullptr) return;
+    if (input.x == nullptr || b_.inputs[0].shape.back() < 16) return;
     const auto pass = [](const Planned& planned) { return OwnPass{*planned.choice.own, planned.own}; };
     if (forward_.choice.own && weight_gradient_.choice.own &&
         loads_norm(context_, forward_.problem, norm, input, pass(forward_), pass(weight_gradient_))) {

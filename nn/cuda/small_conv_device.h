@@ -76,11 +76,30 @@ __device__ __forceinline__ void over_halo(const SmallConvShape& s, int tile, uns
   }
 }
 
+/// Eight of 16 values of which the first `stored` are in memory, and the others are zero: those of a pixel,
+/// or of a filter in one place of its window. `pack`: 0 or 1.
+__device__ __forceinline__ uint4 load_padded(const Bf16* in, int stored, int pack) {
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int c = 8 * pack + k;
+    if (c < stored) words[k / 2] |= static_cast<std::uint32_t>(in[c].bits) << k % 2 * 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 /// Starts to copy the halo of a tile: of each pixel `channels` values from `first` on. Where there is no
-/// pixel, zeros.
-template <int channels>
+/// pixel, zeros. `pads`: there may be fewer stored channels.
+template <int channels, bool pads>
 __device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, const Bf16* in, int first,
                                            unsigned char* to) {
+  if (pads && channels == 16 && s.stored_channels < 16) {
+    over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t at, unsigned char* there) {
+      *reinterpret_cast<uint4*>(there) =
+          inside ? load_padded(in + at * s.stored_channels, s.stored_channels, pack) : make_uint4(0, 0, 0, 0);
+    });
+    return;
+  }
   over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t at, unsigned char* there) {
     copy_async(there, inside ? in + at * s.in_channels + first + 8 * pack : in, !inside);
   });

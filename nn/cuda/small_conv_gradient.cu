@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     const int buffer_bytes = halo_bytes + 16 * chunks * pixel_pitch(side);
     const bool normalizes = m.norm.x != nullptr;
     const auto fetch = [&](int tile, unsigned char* to) {
-      fetch_halo<side>(s, tile, normalizes ? m.norm.x : m.in, channel, to);
+      fetch_halo<side, true>(s, tile, normalizes ? m.norm.x : m.in, channel, to);
       fetch_pixels(s, tile, m.out_gradient, filter, to + halo_bytes);
       commit_copies();
     };
@@ -116,9 +116,9 @@ __global__ void __launch_bounds__(block_threads, 2)
 
 constexpr int join_width = 16, join_height = 16;  // four sums at a time, and parts at a time
 
-/// Adds the parts, four values of a fragment at a time.
+/// Adds the parts, four values of a fragment at a time. `stored`: channels that the weights have.
 __global__ void __launch_bounds__(join_width* join_height)
-    small_conv_join_kernel(SmallConvGradient m, int parts, int units, int channels) {
+    small_conv_join_kernel(SmallConvGradient m, int parts, int units, int channels, int stored) {
   __shared__ float4 shared[join_height][join_width];
   const int x = static_cast<int>(threadIdx.x) % join_width, y = static_cast<int>(threadIdx.x) / join_width;
   const int fours = units * (warp_values / 4), four = static_cast<int>(blockIdx.x) * join_width + x;
@@ -135,10 +135,10 @@ __global__ void __launch_bounds__(join_width* join_height)
   const int filter = unit / (channels / side) * side + lane / 4;
   const int channel = unit % (channels / side) * side + fragment % 2 * 8 + lane % 4 * 2;
   float* const to =
-      m.gradient + (static_cast<std::int64_t>(filter) * small_conv_taps + fragment / 2) * channels + channel;
-  to[0] = total.x, to[1] = total.y;
-  float* const below = to + std::int64_t{8} * small_conv_taps * channels;
-  below[0] = total.z, below[1] = total.w;
+      m.gradient + (static_cast<std::int64_t>(filter) * small_conv_taps + fragment / 2) * stored + channel;
+  float* const below = to + std::int64_t{8} * small_conv_taps * stored;
+  if (channel < stored) to[0] = total.x, below[0] = total.z;
+  if (channel + 1 < stored) to[1] = total.y, below[1] = total.w;
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ cudaError_t launch_small_conv_gradient(const SmallConv& conv, const SmallConvGra
   static_assert(warp_values / 4 % join_width == 0);
   LPSGD_LAUNCH(small_conv_join_kernel, static_cast<unsigned>(units * (warp_values / 4 / join_width)),
                join_width * join_height, stream)
-  (memory, conv.blocks, units, s.in_channels);
+  (memory, conv.blocks, units, s.in_channels, s.in_channels == side ? s.stored_channels : s.in_channels);
   return cudaGetLastError();
 }
 

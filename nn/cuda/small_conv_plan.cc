@@ -125,16 +125,20 @@ std::optional<SmallConv> plan_small_conv(const ConvProblem& p, int capability_ma
     return channels >= 16 && channels <= 64 && channels % 16 == 0;
   };
   constexpr std::int64_t max_side = 1 << 16;
+  const bool transposed = p.pass == ConvPass::input_gradient;
+  const bool is_padded = p.in[2] < 16 && !transposed;
   if (capability_major < 8 || p.compute != Compute::bf16 || p.type != DataType::bf16 || p.groups != 1 ||
       p.kernel != Size2{3, 3} || p.pad != Size2{1, 1} || p.stride.h != p.stride.w || p.stride.h < 1 ||
-      p.stride.h > 2 || !covered(p.in[2]) || !covered(p.out[2]) || std::max(p.in[0], p.in[1]) > max_side)
+      p.stride.h > 2 || !(covered(p.in[2]) || is_padded) || !covered(p.out[2]) ||
+      std::max(p.in[0], p.in[1]) > max_side)
     return std::nullopt;
-  const bool transposed = p.pass == ConvPass::input_gradient;
   const Shape &in = transposed ? p.out : p.in, &out = transposed ? p.in : p.out;
   const auto small = [](std::int64_t n) { return static_cast<int>(n); };
   SmallConvShape s;
   s.batch = p.batch;
   s.in_h = small(in[0]), s.in_w = small(in[1]), s.in_channels = small(in[2]);
+  s.stored_channels = s.in_channels;
+  if (is_padded) s.in_channels = 16;
   s.out_h = small(out[0]), s.out_w = small(out[1]), s.out_channels = small(out[2]);
   (transposed ? s.spread : s.step) = small(p.stride.h);
   return Planner(s, p.pass).run();

@@ -207,7 +207,7 @@ TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
                                       [](const std::string& c) {
                                         return c.find("statistics by the convolution") != std::string::npos;
                                       }),
-                compute == Compute::bf16 ? 1 : 0);  // of b2, behind c2
+                compute == Compute::bf16 ? 1 : 0);  // of b1 and b2, which are alike
     }
   }
 }

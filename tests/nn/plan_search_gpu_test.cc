@@ -214,8 +214,8 @@ class OwnConvolutionsGpu : public PlanSearchGpu {
   /// `between`: a layer.
   std::vector<std::string> low_choices(bool deterministic = false, const std::string& between = "") {
     const NetworkSpec spec(
-        config::parse_text("input: [4, 4, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 16, kernel: 3, "
-                           "pad: 1, bias: false}\n" +
+        config::parse_text("input: [4, 4, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 16, kernel: 5, "
+                           "pad: 2, bias: false}\n" +
                                between +
                                "  - {conv: c2, filters: 32, kernel: 3, pad: 1}\n  - relu\n  - flatten\n  - "
                                "{dense: f, units: 4}\n",

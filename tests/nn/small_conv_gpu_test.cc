@@ -50,8 +50,18 @@ std::vector<OperationCase> small_cases() {
       small_case(1, {1, 1, 16}, 16, 2), small_case(2, {2, 35, 64}, 48, 2), small_case(3, {16, 15, 48}, 16, 2),
       // More tiles than blocks: two buffers in turn.
       small_case(many, many_in, 16), small_case(17, {21, 21, 32}, 64)};
-  OperationCase& first = out.emplace_back(small_case(2, {10, 10, 32}, 16));
-  first.input_gradients = false;
+  // Channels of images, which have no gradient, smaller and larger than a tile; two buffers.
+  const std::vector<OperationCase> images{small_case(2, {10, 10, 32}, 16),
+                                          small_case(3, {9, 11, 3}, 16),
+                                          small_case(2, {33, 21, 3}, 64, 1, true, true),
+                                          small_case(3, {7, 8, 1}, 48, 2, true),
+                                          small_case(2, {12, 9, 15}, 32),
+                                          small_case(2, {6, 13, 8}, 16, 1, true),
+                                          small_case(many, {1, 170, 3}, 16)};
+  for (OperationCase image : images) {
+    image.input_gradients = false;
+    out.push_back(std::move(image));
+  }
   OperationCase& evaluated = out.emplace_back(small_case(2, {10, 9, 16}, 16, 1, true, true));
   evaluated.training = false;
   return out;
@@ -254,6 +264,19 @@ TEST_F(SmallConvGpu, TakesTheStatisticsOfItsOutput) {
   }
 }
 
+// The kernels that compute fewer than 16 channels as 16 do not write them.
+TEST_F(SmallConvGpu, TheGradientOfFewChannelsIsCudnns) {
+  const OperationCase c = small_case(2, {9, 7, 6}, 16);
+  const auto gpu = backend();
+  const Results results = run_case(*gpu, DataType::bf16, c);
+  EXPECT_EQ(own(*gpu), 2);
+  EXPECT_EQ(gpu->choices().size(), 3u);
+  EXPECT_LE(worst_distance({{"input 0", results.at("input 0")}},
+                           {{"input 0", convolution_by_definition(c, results).at("input 0")}})
+                .value,
+            rounding);
+}
+
 TEST_F(SmallConvGpu, OtherConvolutionsAreCudnns) {
   for (const ConvDesc& d :
        {ConvDesc{{5, 5}, {1, 1}, {2, 2}, 16, 1, false}, ConvDesc{{3, 3}, {1, 1}, {1, 1}, 20, 1, false}}) {
@@ -349,8 +372,9 @@ TEST(SmallConvPlan, CoversSmallConvolutionsAlone) {
     EXPECT_FALSE(offered([](auto& p) { p.stride = {2, 1}; }));
     EXPECT_FALSE(offered([](auto& p) { p.stride = {3, 3}; }));
     EXPECT_FALSE(offered([](auto& p) { p.groups = 2; }));
-    for (const std::int64_t channels : {3, 8, 20, 24, 80, 128}) {
-      EXPECT_FALSE(offered([&](auto& p) { p.in[2] = channels; })) << channels;
+    for (const std::int64_t channels : {1, 3, 8, 15, 20, 24, 80, 128}) {
+      const bool is_padded = channels < 16 && pass != cuda::ConvPass::input_gradient;
+      EXPECT_EQ(offered([&](auto& p) { p.in[2] = channels; }), is_padded) << channels;
       EXPECT_FALSE(offered([&](auto& p) { p.out[2] = channels; })) << channels;
     }
   }
