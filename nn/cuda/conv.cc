@@ -118,9 +118,12 @@ class ConvOp final : public Op, public StatisticsSource {
   /// Does parts of the work of the batch norm that writes the input, where that is faster.
   void join(NormSource& norm) {
     const NormInput input = norm.input_for(b_.inputs[0].gradient);
-    if (input.x == nullptr || b_.inputs[0].shape.back() < 16) return;
+    if (input.x == nullptr) return;
     const auto pass = [](const Planned& planned) { return OwnPass{*planned.choice.own, planned.own}; };
-    if (forward_.choice.own && weight_gradient_.choice.own &&
+    const auto loads_packs = [](const std::optional<SmallConv>& own) {
+      return own && own->shape.stored_channels == own->shape.in_channels;
+    };
+    if (loads_packs(forward_.choice.own) && loads_packs(weight_gradient_.choice.own) &&
         loads_norm(context_, forward_.problem, norm, input, pass(forward_), pass(weight_gradient_))) {
       forward_.own.norm = weight_gradient_.own.norm = input;
       norm.leave_output();

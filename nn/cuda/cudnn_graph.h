@@ -95,7 +95,7 @@ struct ConvProblem {
 
 /// Goes up when there are other candidates than before (ConvGraph::engines(), plan_small_conv()) or our own
 /// kernels change, so that stored choices are not taken.
-constexpr int engine_policy = 7;
+constexpr int engine_policy = 8;
 
 /// The identifiers of a plan's tensors.
 enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv_bias };

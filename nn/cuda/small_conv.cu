@@ -8,12 +8,12 @@
 // border are copied there, 16 bytes at a time, while the tile before is computed. A warp computes 32 pixels
 // by 8 NT filters. Where a warp's weights fit, it keeps them in registers.
 //
-// Memory moved per value in bytes: 2 for each of `in`, and again for those on the border of a tile (of 8 x 32
-// pixels 1.33 times in all); 2 for each of `out`; the weights once for each block. The gradient of the input
-// of stride 2 computes four products for each that counts. Images of fewer than 16 channels are read two
-// bytes at a time. For the statistics of a batch norm 16 for each channel and block, written and read. For
-// the sums of a batch norm's backward as many, and 2 for each value of the norm's x. Where the norm's output
-// is computed as it is loaded, x is read in place of it.
+// Memory moved per value in bytes: 2 for each of `in`, and again for those on the border of a tile (of 8 x
+// 32 pixels 1.33 times in all); 2 for each of `out`; the weights once for each block. The gradient of the
+// input of stride 2 computes four products for each that counts. Inputs of fewer than 16 channels are read
+// two bytes at a time, before the tile at hand is computed. For the statistics of a batch norm 16 for each
+// channel and block, written and read. For the sums of a batch norm's backward as many, and 2 for each value
+// of the norm's x. Where the norm's output is computed as it is loaded, x is read in place of it.
 #include "nn/cuda/small_conv_device.h"
 #include "nn/cuda/small_conv_moments_device.h"
 #include "nn/cuda/small_conv_sums_device.h"
@@ -281,16 +281,18 @@ __global__ void __launch_bounds__(block_threads, 2)
     LPSGD_LAUNCHED_SHARED(memory);
     const int filters = transposed ? C : s.out_channels, channels = transposed ? s.out_channels : C;
     const int pitch = Warp::weight_pitch(channels), packs = small_conv_taps * channels / 8;
-    const bool padded = C == 16 && !transposed && s.stored_channels < 16;
-    for (int f = static_cast<int>(threadIdx.x) / 32; f < filters; f += static_cast<int>(blockDim.x) / 32)
-      for (int p = static_cast<int>(threadIdx.x) % 32; p < packs; p += 32) {
-        unsigned char* const to = memory + f * pitch + 16 * p;
-        if (padded)
-          *reinterpret_cast<uint4*>(to) = load_padded(
-              m.weights + (f * small_conv_taps + p / 2) * s.stored_channels, s.stored_channels, p % 2);
-        else
-          copy_async(to, m.weights + 8 * (f * packs + p), false);
-      }
+    if (C == 16 && !transposed && s.stored_channels < 16) {
+      over_padded_packs<4>(
+          filters * packs,
+          [&](int i) { return load_padded(m.weights + i / 2 * s.stored_channels, s.stored_channels, i % 2); },
+          [&](int i, const uint4& pack) {
+            *reinterpret_cast<uint4*>(memory + i / packs * pitch + 16 * (i % packs)) = pack;
+          });
+    } else {
+      for (int f = static_cast<int>(threadIdx.x) / 32; f < filters; f += static_cast<int>(blockDim.x) / 32)
+        for (int p = static_cast<int>(threadIdx.x) % 32; p < packs; p += 32)
+          copy_async(memory + f * pitch + 16 * p, m.weights + 8 * (f * packs + p), false);
+    }
     commit_copies();
 
     unsigned char* const tiles = memory + filters * pitch;
@@ -299,7 +301,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     const bool normalizes = !transposed && m.norm.x != nullptr;
     const Bf16* const in = normalizes ? m.norm.x : m.in;
     int tile = static_cast<int>(blockIdx.y), buffer = 0;
-    fetch_halo<C, !transposed>(s, tile, in, 0, tiles);
+    fetch_halo<C, transposed ? 0 : 4>(s, tile, in, 0, tiles);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
@@ -307,7 +309,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     warp.keep_weights();
     for (; tile < s.tiles; tile += blocks) {
       if (tile + blocks < s.tiles)
-        fetch_halo<C, !transposed>(s, tile + blocks, in, 0, tiles + (1 - buffer) * buffer_bytes);
+        fetch_halo<C, transposed ? 0 : 4>(s, tile + blocks, in, 0, tiles + (1 - buffer) * buffer_bytes);
       commit_copies();
       wait_for_copies<1>();
       unsigned char* const here = tiles + buffer * buffer_bytes;

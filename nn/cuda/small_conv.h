@@ -1,5 +1,5 @@
 // Our own kernels for 3x3 convolutions of few channels in bfloat16, where the libraries' are far from the
-// memory's speed: pad 1, stride 1 or 2, one group, 16, 32, 48 or 64 channels in and out. Images of fewer
+// memory's speed: pad 1, stride 1 or 2, one group, 16, 32, 48 or 64 channels in and out. Inputs of fewer
 // than 16 channels are computed as if they had 16. NHWC. Products by the matrix instructions of compute
 // capability 8.0, sums in float32. All add in a fixed order, which depends on the shape alone. Only plain
 // types are used, for nvcc and the host's compiler.
@@ -25,7 +25,9 @@ struct SmallDivisor {
 struct SmallConvShape {
   std::int64_t batch = 1;
   int in_h = 1, in_w = 1, in_channels = 16;
-  int stored_channels = 16;  // of in_channels: fewer if that is 16; `in` and the weights have no others
+  /// Those that `in` and the weights have in memory: in_channels, or fewer if that is 16. The missing ones
+  /// count as zeros.
+  int stored_channels = 16;
   int out_h = 1, out_w = 1, out_channels = 16;
   int step = 1;    // pixels of `in` between windows
   int spread = 1;  // 2: windows slide over `in` with zeros between its pixels (the transpose of step 2)

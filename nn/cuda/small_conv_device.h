@@ -51,8 +51,27 @@ struct TilePixel {
   }
 };
 
-/// Calls body(pack, inside, at, to) for this thread's packs of 8 values of a tile's halo, of `channels` to a
-/// pixel: where the pack lies in shared memory, whether the image has such a pixel, and which it is.
+/// A pixel of a tile's halo: whether the image has it, and which it is.
+struct HaloPixel {
+  bool inside;
+  std::int64_t at;
+  __device__ HaloPixel(const SmallConvShape& s, const TileOrigin& o, int pixel) {
+    const int row = quotient(pixel, s.by_halo_w), image = quotient(row, s.by_halo_h);
+    int y = o.y * s.step - 1 + row - image * s.halo_h;
+    int x = o.x * s.step - 1 + pixel - row * s.halo_w;
+    inside = y >= 0 && x >= 0 && o.image + image < s.batch;
+    if (s.spread == 2) {
+      inside = inside && y % 2 == 0 && x % 2 == 0;
+      y /= 2;
+      x /= 2;
+    }
+    inside = inside && y < s.in_h && x < s.in_w;
+    at = ((o.image + image) * s.in_h + y) * s.in_w + x;
+  }
+};
+
+/// Calls body(pack, pixel, to) for this thread's packs of 8 values of a tile's halo, of `channels` to a
+/// pixel. `to`: where the pack lies in shared memory.
 template <int channels, class Body>
 __device__ __forceinline__ void over_halo(const SmallConvShape& s, int tile, unsigned char* to,
                                           const Body& body) {
@@ -61,18 +80,7 @@ __device__ __forceinline__ void over_halo(const SmallConvShape& s, int tile, uns
   const int count = s.images * s.halo_h * s.halo_w * packs;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const int pixel = i / packs, pack = i % packs;
-    const int row = quotient(pixel, s.by_halo_w), image = quotient(row, s.by_halo_h);
-    int y = o.y * s.step - 1 + row - image * s.halo_h;
-    int x = o.x * s.step - 1 + pixel - row * s.halo_w;
-    bool inside = y >= 0 && x >= 0 && o.image + image < s.batch;
-    if (s.spread == 2) {
-      inside = inside && y % 2 == 0 && x % 2 == 0;
-      y /= 2;
-      x /= 2;
-    }
-    inside = inside && y < s.in_h && x < s.in_w;
-    const std::int64_t at = ((o.image + image) * s.in_h + y) * s.in_w + x;
-    body(pack, inside, at, to + pixel * pixel_pitch(channels) + 16 * pack);
+    body(pack, HaloPixel(s, o, pixel), to + pixel * pixel_pitch(channels) + 16 * pack);
   }
 }
 
@@ -88,20 +96,46 @@ __device__ __forceinline__ uint4 load_padded(const Bf16* in, int stored, int pac
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+/// Of this thread's numbers below `count`, some at once: load(i) of all, so that the loads are on their way
+/// together, and then store(i, what it returned).
+template <int at_once, class Load, class Store>
+__device__ __forceinline__ void over_padded_packs(int count, const Load& load, const Store& store) {
+  const int step = static_cast<int>(blockDim.x);
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += at_once * step) {
+    uint4 packs[at_once];
+#pragma unroll
+    for (int u = 0; u < at_once; ++u)
+      if (first + u * step < count) packs[u] = load(first + u * step);
+#pragma unroll
+    for (int u = 0; u < at_once; ++u)
+      if (first + u * step < count) store(first + u * step, packs[u]);
+  }
+}
+
 /// Starts to copy the halo of a tile: of each pixel `channels` values from `first` on. Where there is no
-/// pixel, zeros. `pads`: there may be fewer stored channels.
-template <int channels, bool pads>
+/// pixel, zeros. `padded_packs`: 0, or there may be fewer stored channels, which are loaded
+/// now, so many packs at once.
+template <int channels, int padded_packs>
 __device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, const Bf16* in, int first,
                                            unsigned char* to) {
-  if (pads && channels == 16 && s.stored_channels < 16) {
-    over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t at, unsigned char* there) {
-      *reinterpret_cast<uint4*>(there) =
-          inside ? load_padded(in + at * s.stored_channels, s.stored_channels, pack) : make_uint4(0, 0, 0, 0);
-    });
-    return;
+  if constexpr (padded_packs > 0 && channels == 16) {
+    if (s.stored_channels < 16) {
+      const TileOrigin o(s, tile);
+      over_padded_packs<padded_packs>(
+          2 * s.images * s.halo_h * s.halo_w,
+          [&](int i) {
+            const HaloPixel pixel(s, o, i / 2);
+            return pixel.inside ? load_padded(in + pixel.at * s.stored_channels, s.stored_channels, i % 2)
+                                : make_uint4(0, 0, 0, 0);
+          },
+          [&](int i, const uint4& pack) {
+            *reinterpret_cast<uint4*>(to + i / 2 * pixel_pitch(channels) + 16 * (i % 2)) = pack;
+          });
+      return;
+    }
   }
-  over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t at, unsigned char* there) {
-    copy_async(there, inside ? in + at * s.in_channels + first + 8 * pack : in, !inside);
+  over_halo<channels>(s, tile, to, [&](int pack, const HaloPixel& pixel, unsigned char* there) {
+    copy_async(there, pixel.inside ? in + pixel.at * s.in_channels + first + 8 * pack : in, !pixel.inside);
   });
 }
 
@@ -110,8 +144,8 @@ __device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, co
 template <int channels>
 __device__ __forceinline__ void normalize_halo(const SmallConvShape& s, int tile, const NormInput& norm,
                                                int first, unsigned char* to) {
-  over_halo<channels>(s, tile, to, [&](int pack, bool inside, std::int64_t, unsigned char* there) {
-    if (!inside) return;
+  over_halo<channels>(s, tile, to, [&](int pack, const HaloPixel& pixel, unsigned char* there) {
+    if (!pixel.inside) return;
     auto* const values = reinterpret_cast<Bf16*>(there);
     const NormConstants<8> k(norm, first + 8 * pack);
     float v[8];

@@ -9,7 +9,7 @@
 //
 // Memory moved per value in bytes: 2 for each of x and again for those on the border of a tile, as often as
 // there are 16 filters; 2 for each of dy, as often as there are 16 channels; 4 for each weight and part,
-// written and read; 4 for each weight.
+// written and read; 4 for each weight. Of fewer than 16 channels x is read two bytes at a time.
 #include "nn/cuda/small_conv_device.h"
 
 namespace lpsgd::cuda {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     const int buffer_bytes = halo_bytes + 16 * chunks * pixel_pitch(side);
     const bool normalizes = m.norm.x != nullptr;
     const auto fetch = [&](int tile, unsigned char* to) {
-      fetch_halo<side, true>(s, tile, normalizes ? m.norm.x : m.in, channel, to);
+      fetch_halo<side, 2>(s, tile, normalizes ? m.norm.x : m.in, channel, to);
       fetch_pixels(s, tile, m.out_gradient, filter, to + halo_bytes);
       commit_copies();
     };
@@ -156,7 +156,7 @@ cudaError_t launch_small_conv_gradient(const SmallConv& conv, const SmallConvGra
   static_assert(warp_values / 4 % join_width == 0);
   LPSGD_LAUNCH(small_conv_join_kernel, static_cast<unsigned>(units * (warp_values / 4 / join_width)),
                join_width * join_height, stream)
-  (memory, conv.blocks, units, s.in_channels, s.in_channels == side ? s.stored_channels : s.in_channels);
+  (memory, conv.blocks, units, s.in_channels, s.stored_channels);
   return cudaGetLastError();
 }
 

@@ -281,6 +281,18 @@ TEST_F(ConvNormGpu, DoesWhatTheNormWould) {
   }
 }
 
+/// The gradient of such an input is cuDNN's.
+class BatchNormOfFewChannelsGpu : public ConvNormGpu {};
+
+TEST_F(BatchNormOfFewChannelsGpu, IsNotJoined) {
+  const NormCase c{2, {8, 9, 8}, 16};
+  const PairResults one_reader = run(c, true), others = run(c, false);
+  EXPECT_EQ(one_reader.joined, 0);
+  EXPECT_EQ(one_reader.output, others.output);
+  EXPECT_EQ(one_reader.weight_gradient, others.weight_gradient);
+  EXPECT_EQ(one_reader.norm.input_gradient, others.norm.input_gradient);
+}
+
 TEST_F(ConvNormGpu, GivesTheSameBitsAgainAndWithRecompute) {
   const NormCase c{3, {19, 17, 32}, 64};
   const PairResults once = run(c, true);

@@ -33,6 +33,13 @@ OperationCase small_case(std::int64_t batch, const Shape& in, std::int64_t filte
 /// More tiles than blocks: two images do not fit in one.
 constexpr std::int64_t many = 260;
 const Shape many_in{1, 170, 16};
+/// The same, in blocks of several warps, and tiles of several images, the last one not full.
+OperationCase several_warps(std::int64_t channels) {
+  return small_case(300, {1, 170, channels}, 48, 2);
+}
+OperationCase several_images(std::int64_t channels) {
+  return small_case(161, {3, 1, channels}, 64);
+}
 
 std::vector<OperationCase> small_cases() {
   std::vector<OperationCase> out{
@@ -48,8 +55,9 @@ std::vector<OperationCase> small_cases() {
       // Stride 2, even and odd sides.
       small_case(2, {8, 8, 16}, 32, 2), small_case(3, {9, 7, 32}, 64, 2, true, true),
       small_case(1, {1, 1, 16}, 16, 2), small_case(2, {2, 35, 64}, 48, 2), small_case(3, {16, 15, 48}, 16, 2),
+      small_case(17, {21, 21, 32}, 64),
       // More tiles than blocks: two buffers in turn.
-      small_case(many, many_in, 16), small_case(17, {21, 21, 32}, 64)};
+      small_case(many, many_in, 16), several_warps(16), several_images(16)};
   // Channels of images, which have no gradient, smaller and larger than a tile; two buffers.
   const std::vector<OperationCase> images{small_case(2, {10, 10, 32}, 16),
                                           small_case(3, {9, 11, 3}, 16),
@@ -57,7 +65,8 @@ std::vector<OperationCase> small_cases() {
                                           small_case(3, {7, 8, 1}, 48, 2, true),
                                           small_case(2, {12, 9, 15}, 32),
                                           small_case(2, {6, 13, 8}, 16, 1, true),
-                                          small_case(many, {1, 170, 3}, 16)};
+                                          several_warps(3),
+                                          several_images(3)};
   for (OperationCase image : images) {
     image.input_gradients = false;
     out.push_back(std::move(image));
@@ -129,10 +138,13 @@ TEST_F(SmallConvGpu, FewResultsAreAcceptedToo) {
 }
 
 TEST_F(SmallConvGpu, OwnKernelsGiveTheSameBitsAgain) {
-  for (const OperationCase& c : {small_case(3, {9, 13, 32}, 64, 1, true), small_case(2, {9, 7, 64}, 32, 2)}) {
+  OperationCase image = small_case(3, {9, 13, 3}, 64);
+  image.input_gradients = false;
+  for (const OperationCase& c :
+       {small_case(3, {9, 13, 32}, 64, 1, true), small_case(2, {9, 7, 64}, 32, 2), image}) {
     const auto once = backend(), again = backend();
     EXPECT_EQ(run_case(*once, DataType::bf16, c), run_case(*again, DataType::bf16, c));
-    EXPECT_EQ(own(*once), 3);
+    EXPECT_EQ(own(*once), c.input_gradients ? 3 : 2);
   }
 }
 
@@ -240,6 +252,8 @@ TEST_F(SmallConvGpu, TakesTheStatisticsOfItsOutput) {
                         {small_case(2, {12, 11, 48}, 48, 1, true), 300},
                         {small_case(5, {9, 8, 16}, 32, 2, true), -20},
                         {small_case(1, {1, 1, 16}, 64, 1, true), 2},
+                        {small_case(3, {9, 13, 3}, 16), 0},
+                        {small_case(2, {12, 11, 15}, 48, 1, true), 5},
                         {small_case(many, many_in, 16, 1, true), 3}}) {
     SCOPED_TRACE(name(c.conv));
     const auto gpu = backend();
@@ -337,7 +351,9 @@ TEST_F(SmallConvGpu, AKernelThatIsWrongOnThisDeviceIsRefused) {
   for (const cuda::ConvPass pass : passes)
     for (const int stride : {1, 2}) {
       SCOPED_TRACE(testing::Message() << "pass " << static_cast<int>(pass) << ", stride " << stride);
-      cuda::ConvProblem p = problem(pass, {13, 18, 32}, 48, stride, 6);
+      // Fewer than 16 channels with a stride of 1 here, not with 2.
+      const bool is_padded = stride == 1 && pass != cuda::ConvPass::input_gradient;
+      cuda::ConvProblem p = problem(pass, {13, 18, is_padded ? 3 : 32}, 48, stride, 6);
       p.bias = p.relu = pass == cuda::ConvPass::forward;
       CheckedKernel kernel(context, p);
       const cuda::SmallConv plan = cuda::plan_small_conv(p, 8).value();
@@ -348,6 +364,11 @@ TEST_F(SmallConvGpu, AKernelThatIsWrongOnThisDeviceIsRefused) {
       cuda::SmallConv shifted = plan;  // rows of the halo one pixel too long
       shifted.shape.by_halo_w.reciprocal = (1u << 20) / static_cast<unsigned>(plan.shape.halo_w + 1) + 1;
       EXPECT_FALSE(kernel.accepts(shifted));
+      cuda::SmallConv fewer = plan;
+      --fewer.shape.stored_channels;
+      if (is_padded) {
+        EXPECT_FALSE(kernel.accepts(fewer));
+      }
       EXPECT_TRUE(kernel.accepts(plan));
     }
 }
@@ -380,16 +401,32 @@ TEST(SmallConvPlan, CoversSmallConvolutionsAlone) {
   }
 }
 
+// Of the cases above.
 TEST(SmallConvPlan, ManyImagesHaveMoreTilesThanBlocks) {
-  for (const cuda::ConvPass pass : passes)
+  for (const cuda::ConvPass pass : passes) {
     EXPECT_EQ(cuda::plan_small_conv(problem(pass, many_in, 16, 1, many), 8)->buffers, 2);
+    for (const std::int64_t channels : {3, 16}) {
+      if (channels < 16 && pass == cuda::ConvPass::input_gradient) continue;
+      const auto of = [&](const OperationCase& c, std::int64_t stride) {
+        return *cuda::plan_small_conv(problem(pass, c.inputs[0], c.output[2], stride, c.batch), 8);
+      };
+      const cuda::SmallConv warps = of(several_warps(channels), 2), images = of(several_images(channels), 1);
+      EXPECT_EQ(warps.buffers, 2);
+      EXPECT_GT(warps.threads, 32);
+      EXPECT_GT(images.shape.images, 1);
+      if (pass != cuda::ConvPass::input_gradient) {
+        EXPECT_GT(images.threads, 32);
+      }
+      EXPECT_NE(161 % images.shape.images, 0);
+    }
+  }
 }
 
 // What the kernels rely on.
 TEST(SmallConvPlan, TilesCoverTheImagesAndFit) {
   for (const auto& [h, w] :
        {std::pair{1, 1}, {8, 8}, {16, 16}, {32, 32}, {56, 56}, {7, 300}, {1, 5000}, {5000, 1}, {227, 131}})
-    for (const std::int64_t channels : {16, 32, 48, 64})
+    for (const std::int64_t channels : {3, 15, 16, 32, 48, 64})
       for (const std::int64_t filters : {16, 32, 48, 64})
         for (const std::int64_t stride : {1, 2})
           for (const std::int64_t batch : {1, 3, 128})
@@ -398,8 +435,14 @@ TEST(SmallConvPlan, TilesCoverTheImagesAndFit) {
                                        filters, stride, static_cast<int>(pass)));
               const auto plan =
                   cuda::plan_small_conv(problem(pass, {h, w, channels}, filters, stride, batch), 8);
+              if (channels < 16 && pass == cuda::ConvPass::input_gradient) continue;
               ASSERT_TRUE(plan);
               const cuda::SmallConvShape& s = plan->shape;
+              const int computed = static_cast<int>(std::max<std::int64_t>(channels, 16));
+              EXPECT_EQ(pass == cuda::ConvPass::input_gradient ? s.out_channels : s.in_channels, computed);
+              if (pass != cuda::ConvPass::input_gradient) {
+                EXPECT_EQ(s.stored_channels, channels);
+              }
               EXPECT_GE(s.tiles_y * s.tile_h, s.out_h);
               EXPECT_GE(s.tiles_x * s.tile_w, s.out_w);
               EXPECT_LT((s.tiles_y - 1) * s.tile_h, s.out_h);
