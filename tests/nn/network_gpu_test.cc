@@ -12,27 +12,11 @@
 #include "nn/optimizer.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/frozen_network.h"
-#include "tests/nn/random_samples.h"
 #include "tests/nn/recompute_cases.h"
+#include "tests/nn/trained_network.h"
 
 namespace lpsgd {
 namespace {
-
-std::vector<float> on_host(std::span<const float> values, StreamView stream) {
-  std::vector<float> out(values.size());
-  copy_values(std::span(out), values, stream);
-  stream.synchronize();
-  return out;
-}
-
-double distance(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
-}
 
 /// A smooth network with every fusion: no kinks, whose luck would drown what is compared.
 const std::string smooth =
@@ -51,60 +35,6 @@ const std::string kinked =
     "  - {add: s, input: [b2, r1]}\n  - {relu: r2}\n  - {max_pool: p, kernel: 2}\n"
     "  - {conv: c3, filters: 8, kernel: 3}\n  - {group_norm: g, groups: 2}\n  - {relu: r3}\n  - flatten\n"
     "  - {dense: f2, units: 7}\n";
-
-/// Norms that one convolution reads, which our own kernels compute in bfloat16.
-const std::string joinable =
-    "input: [9, 10, 6]\nclasses: 5\nlayers:\n"
-    "  - {conv: c0, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n0}\n  - {relu: r0}\n"
-    "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n1}\n"
-    "  - {conv: c2, filters: 32, kernel: 3, stride: 2, pad: 1}\n  - {tanh: t2}\n"
-    "  - average_pool\n  - flatten\n  - {dense: f, units: 5}\n";
-
-/// A network, its data, and steps of training.
-struct Trained {
-  Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {},
-          const std::vector<std::string>& frozen = {})
-      : spec(frozen_spec(text, frozen)),
-        micro_batches(options.micro_batches),
-        network(spec, options),
-        optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
-    optimizer.set_rate(0.05);
-    draw_samples(spec, micro_batches * options.batch, inputs, labels);
-  }
-  void step(std::int64_t number, bool announces = false) {
-    for (std::int64_t m = 0; m < micro_batches; ++m) {
-      network.forward_train({.inputs = part(inputs, m),
-                             .labels = part(labels, m),
-                             .lengths = part(lengths, m),
-                             .continues = part(continues, m),
-                             .loss_divisor = loss_divisor,
-                             .micro_batch = m},
-                            number);
-      if (announces)
-        network.backward([&](std::size_t t) { announced.push_back(t); });
-      else
-        network.backward({});
-    }
-    optimizer.step(network.parameters(), network.gradients());
-  }
-  std::vector<float> gradients() { return on_host(network.gradients(), network.stream()); }
-  std::vector<float> weights() { return on_host(network.parameters(), network.stream()); }
-
-  template <class V>
-  std::span<const V> part(const std::vector<V>& of, std::int64_t micro_batch) const {
-    const std::size_t size = of.size() / static_cast<std::size_t>(micro_batches);
-    return std::span(of).subspan(static_cast<std::size_t>(micro_batch) * size, size);
-  }
-
-  NetworkSpec spec;
-  const std::int64_t micro_batches;
-  Network network;
-  Optimizer optimizer;
-  std::vector<float> inputs;
-  std::vector<std::int32_t> labels, lengths, continues;
-  double loss_divisor = 0;
-  std::vector<std::size_t> announced;
-};
 
 /// After the same steps.
 void expect_near(Trained& gpu, Trained& cpu) {
@@ -210,57 +140,6 @@ TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
                 compute == Compute::bf16 ? 1 : 0);  // of b1 and b2, which are alike
     }
   }
-}
-
-int count_joined(const Network& network) {
-  const std::vector<std::string> choices = network.choices();
-  return static_cast<int>(
-      std::ranges::count_if(choices, [](const std::string& c) { return c.ends_with(": joined"); }));
-}
-
-// A convolution does parts of the work of a batch norm that it alone reads.
-TEST_F(NetworkGpu, JoinsABatchNormWithItsOnlyReader) {
-  if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
-  const auto options = [&](Recompute recompute) {
-    return NetworkOptions{.batch = 8,
-                          .compute = Compute::bf16,
-                          .recompute = recompute,
-                          .device = device,
-                          .deterministic = true};
-  };
-  Trained cpu(joinable, {.batch = 8});
-  Trained kept(joinable, options(Recompute::none)), twice(joinable, options(Recompute::batch_norm));
-  EXPECT_EQ(count_joined(kept.network), 4);
-  EXPECT_EQ(count_joined(twice.network), 4);
-  for (int s = 0; s < 4; ++s) {  // the third step captures the passes
-    SCOPED_TRACE(s);
-    kept.step(s);
-    twice.step(s);
-    EXPECT_EQ(twice.gradients(), kept.gradients());
-    EXPECT_EQ(twice.weights(), kept.weights());
-    if (s > 0) continue;
-    cpu.step(s);
-    EXPECT_LE(distance(kept.gradients(), cpu.gradients()), 5e-2);
-  }
-}
-
-// What the second norm reads is not kept, and computed again only before the second norm's own backward.
-TEST_F(NetworkGpu, DoesNotJoinANormWhoseInputIsRecomputed) {
-  if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
-  const std::string text =
-      "input: [9, 10, 6]\nclasses: 5\nlayers:\n"
-      "  - {conv: c0, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n0}\n"
-      "  - {batch_norm: m0}\n  - {relu: r0}\n  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n"
-      "  - {batch_norm: n1}\n  - {tanh: t1}\n  - average_pool\n  - flatten\n  - {dense: f, units: 5}\n";
-  NetworkOptions options{.batch = 8, .compute = Compute::bf16, .device = device, .deterministic = true};
-  Trained kept(text, options);
-  options.recompute = Recompute::batch_norm;
-  Trained twice(text, options);
-  EXPECT_EQ(count_joined(kept.network), 2);
-  EXPECT_EQ(count_joined(twice.network), 0);
-  kept.step(0);
-  twice.step(0);
-  EXPECT_LE(distance(twice.gradients(), kept.gradients()), 1e-3);
 }
 
 // Gradients of a step are the same whether its passes run as they are, are launched whole, or in groups
