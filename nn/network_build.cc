@@ -132,7 +132,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   if (step.masked) b.masked = gradient(*step.masked);
   if (step.rowwise_backward) b.rowwise_source = steps.back().op.get();
   if (const Step* const source = source_of(plan, step)) b.input_source = source->op.get();
-  b.has_one_reader = step.has_one_reader && !step.sum_into && !step.masks_by_output;
+  b.has_one_reader = step.has_one_reader;
   return b;
 }
 
@@ -157,12 +157,12 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   step.forward_cost = {
       inputs + output - columns + weights_read + kept + (planned.residual ? value(*planned.residual) : 0),
       flops};
-  if (step.op->computes_input()) {  // which the source does not write
-    Step& source = *source_of(plan, planned);
-    source.forward_cost.bytes -= value(planned.inputs[0]);
-    if (!source.op->runs_forward()) {
-      step.forward_cost.flops += source.forward_cost.flops;
-      source.forward_cost = {};
+  Step* const computed = step.op->computes_input() ? source_of(plan, planned) : nullptr;  // does not write it
+  if (computed) {
+    computed->forward_cost.bytes -= value(planned.inputs[0]);
+    if (!computed->op->runs_forward()) {
+      step.forward_cost.flops += computed->forward_cost.flops;
+      computed->forward_cost = {};
     }
   }
   if (!planned.has_backward) return;
@@ -173,7 +173,6 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   if (planned.masked) cost.bytes += gradient(*planned.masked);
   if (node.layer->backward_reads_input()) cost.bytes += inputs;
   if (node.layer->backward_reads_output() || planned.masks_by_output) cost.bytes += output;
-  const Step* const computed = step.op->computes_input() ? source_of(plan, planned) : nullptr;
   for (const std::size_t s : planned.recomputed) {
     if (&steps[s] == computed) continue;
     cost.bytes += value(plan.steps[s].inputs[0]) + value(plan.steps[s].output) +

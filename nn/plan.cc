@@ -28,6 +28,7 @@ class Planner {
     find_masks();
     count_backward_reads();
     find_recomputed();
+    count_reads();
     find_only_readers();
     allocate_values();
     if (training_) plan_backward();
@@ -248,20 +249,27 @@ class Planner {
            std::ranges::none_of(step.inputs, [&](std::size_t v) { return recomputed_[home_[v]]; });
   }
 
+  void count_reads() {
+    reads_.assign(graph_.nodes.size(), 0);
+    for (const PlanStep& step : plan_.steps) {
+      for (const std::size_t v : step.inputs) ++reads_[v];
+      if (step.residual) ++reads_[*step.residual];
+    }
+    ++reads_[plan_.value_of.back()];
+  }
+
   void find_only_readers() {
     if (!training_) return;
+    std::vector<bool> is_only_input(graph_.nodes.size(), false);  // of a step
+    for (const PlanStep& step : plan_.steps)
+      if (step.inputs.size() == 1) is_only_input[step.inputs[0]] = true;
     for (PlanStep& step : plan_.steps) {
-      const std::size_t in = step.inputs[0], out = step.output;
-      const bool is_kept =
-          layer(step.node).backward_reads_input() && !recomputed_[home_[in]] && needs_gradient_[out];
-      if (!is_kept || step.inputs.size() != 1 || out == plan_.value_of.back()) continue;
-      std::size_t readers = 0, only_readers = 0;
-      for (const PlanStep& reader : plan_.steps) {
-        readers +=
-            static_cast<std::size_t>(std::ranges::count(reader.inputs, out)) + (reader.residual == out);
-        only_readers += reader.inputs == std::vector{out};
-      }
-      step.has_one_reader = readers == 1 && only_readers == 1;
+      const Layer& main = layer(step.node);
+      const bool keeps_input = step.inputs.size() == 1 && main.backward_reads_input() &&
+                               !recomputed_[home_[step.inputs[0]]] && needs_gradient_[step.output];
+      const bool reads_output = step.masks_by_output || main.backward_reads_output();
+      step.has_one_reader =
+          keeps_input && !reads_output && reads_[step.output] == 1 && is_only_input[step.output];
     }
   }
 
@@ -271,13 +279,6 @@ class Planner {
     const std::size_t count = graph_.nodes.size();
     plan_.values.resize(count);
     value_buffers_.resize(count);
-    std::vector<std::size_t> reads(count, 0);  // of each value, by steps and the loss
-    for (const PlanStep& step : plan_.steps) {
-      for (const std::size_t v : step.inputs) ++reads[v];
-      if (step.residual) ++reads[*step.residual];
-    }
-    ++reads[plan_.value_of.back()];
-
     std::vector<bool> allocated(count, false);
     const auto allocate = [&](std::size_t v) {
       if (allocated[v]) return;
@@ -285,11 +286,11 @@ class Planner {
       plan_.values[v] = {.elements = elements(v), .type = types_[v]};
       value_buffers_[v] = arena_.allocate(plan_.values[v].bytes());
     };
-    std::vector<std::size_t> left = reads;
+    std::vector<std::size_t> left = reads_;
     allocate(0);
     for (const PlanStep& step : plan_.steps) {
       const std::size_t in = step.inputs[0];
-      if (layer(step.node).can_run_in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
+      if (layer(step.node).can_run_in_place() && step.inputs.size() == 1 && reads_[in] == 1 && in != 0 &&
           backward_reads_left_[in] == 0) {
         plan_.values[step.output] = plan_.values[in];
         value_buffers_[step.output] = value_buffers_[in];
@@ -458,6 +459,7 @@ class Planner {
   Plan plan_;
   std::vector<DataType> types_;       // per value
   std::vector<std::size_t> readers_;  // per node: how many read it
+  std::vector<std::size_t> reads_;    // per value, by steps and the loss
   std::vector<bool> needs_gradient_;  // per value
   // The value in whose memory each value lies: its own, or that of a concatenation; and at which column.
   std::vector<std::size_t> home_;

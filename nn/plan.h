@@ -26,7 +26,7 @@ struct PlanStep {
   bool relu = false;                    // applied last
   bool masks_by_output = false;  // backward takes the ReLU's mask from the output, which is kept for it
   /// One step alone reads the output, as its only input, and this step's input stays as it is from forward
-  /// until its own backward. So the reader may compute the output itself.
+  /// until its own backward, which does not read the output. So the reader may compute the output itself.
   bool has_one_reader = false;
 
   bool has_backward = false;  // if not, the members below are empty

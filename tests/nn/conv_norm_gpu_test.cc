@@ -10,7 +10,7 @@
 #include "core/philox.h"
 #include "nn/cuda/backend.h"
 #include "nn/cuda/conv_norm.h"
-#include "tests/core/gpu_test.h"
+#include "tests/nn/bf16_gpu_test.h"
 
 namespace lpsgd {
 namespace {
@@ -199,13 +199,8 @@ std::vector<NormCase> norm_cases() {
   return out;
 }
 
-class ConvNormGpu : public GpuTest {
+class ConvNormGpu : public Bf16GpuTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
-  }
   PairResults run(const NormCase& c, bool has_one_reader, bool recompute = false) const {
     return run_pair(*make_cuda_backend(device, Compute::bf16, true), c, has_one_reader, recompute);
   }

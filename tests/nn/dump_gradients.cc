@@ -21,6 +21,7 @@
 #include "core/safetensors.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
+#include "tests/nn/trained_network.h"
 
 namespace {
 
@@ -58,14 +59,6 @@ std::vector<std::int32_t> integers(const StoredTensor* tensor) {
   std::vector<std::int32_t> out;
   if (tensor)
     for (const float v : tensor->values) out.push_back(static_cast<std::int32_t>(v));
-  return out;
-}
-
-/// A copy of the device's memory on the host.
-std::vector<float> on_host(std::span<const float> values, lpsgd::StreamView stream) {
-  std::vector<float> out(values.size());
-  lpsgd::copy_values(std::span(out), values, stream);
-  stream.synchronize();
   return out;
 }
 

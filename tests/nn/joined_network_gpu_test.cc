@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "tests/core/gpu_test.h"
+#include "tests/nn/bf16_gpu_test.h"
 #include "tests/nn/trained_network.h"
 
 namespace lpsgd {
 namespace {
 
-class JoinedNetworkGpu : public GpuTest {};
+class JoinedNetworkGpu : public Bf16GpuTest {};
 
 int count_joined(const Network& network) {
   const std::vector<std::string> choices = network.choices();
@@ -20,7 +20,6 @@ int count_joined(const Network& network) {
 
 // A convolution does parts of the work of a batch norm that it alone reads.
 TEST_F(JoinedNetworkGpu, JoinsABatchNormWithItsOnlyReader) {
-  if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
   const auto options = [&](Recompute recompute) {
     return NetworkOptions{.batch = 8,
                           .compute = Compute::bf16,
@@ -46,7 +45,6 @@ TEST_F(JoinedNetworkGpu, JoinsABatchNormWithItsOnlyReader) {
 
 // What the second norm reads is not kept, and computed again only before the second norm's own backward.
 TEST_F(JoinedNetworkGpu, DoesNotJoinANormWhoseInputIsRecomputed) {
-  if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
   const std::string text =
       "input: [9, 10, 6]\nclasses: 5\nlayers:\n"
       "  - {conv: c0, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n0}\n"

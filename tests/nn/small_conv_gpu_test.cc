@@ -17,7 +17,7 @@
 #include "nn/cuda/backend.h"
 #include "nn/cuda/conv_accuracy.h"
 #include "nn/cuda/small_conv_plan.h"
-#include "tests/core/gpu_test.h"
+#include "tests/nn/bf16_gpu_test.h"
 #include "tests/nn/operation_cases.h"
 
 namespace lpsgd {
@@ -76,13 +76,8 @@ std::vector<OperationCase> small_cases() {
   return out;
 }
 
-class SmallConvGpu : public GpuTest {
+class SmallConvGpu : public Bf16GpuTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
-  }
   std::unique_ptr<Backend> backend() { return make_cuda_backend(device, Compute::bf16, true); }
   static int own(const Backend& backend) {
     const std::vector<std::string> choices = backend.choices();

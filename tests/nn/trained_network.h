@@ -15,6 +15,7 @@
 
 namespace lpsgd {
 
+/// A copy of the device's memory on the host.
 inline std::vector<float> on_host(std::span<const float> values, StreamView stream) {
   std::vector<float> out(values.size());
   copy_values(std::span(out), values, stream);
