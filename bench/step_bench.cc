@@ -1,6 +1,6 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
-//              [--search-seconds S]
+//              [--search-seconds S] [--branches never|measured|always]
 //              [--bytes] [--set a.b=value]... [--frames N] [--length N] [--profile]
 // --frames is the number of frames of a network that leaves it open; with --length the sequences of the batch
 // have so many of them. With --bytes images are fed as the trainer does: pixels as bytes and crops, some of
@@ -10,12 +10,14 @@
 // peak memory of the process less what it held before the network was made. On a GPU `device_bytes` is the
 // memory of network and optimizer there while it trains, and `device_peak_bytes` the most so far, which
 // includes the search for algorithms; neither includes what libraries take for themselves. With --profile,
-// `operations` has the times of each operation.
+// `operations` has the times of each operation. On a GPU, `branches` has their numbers, and how long
+// passes took with and without them. By default so many steps are warm-up that it is settled which are used.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -35,7 +37,9 @@ namespace {
 struct Arguments {
   std::string network;
   long frames = 0, length = 0;
-  long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU captures its passes in the third step
+  long batch = 128, steps = 10, threads = 1;
+  std::optional<long> warm_up;
+  lpsgd::Branches branches = lpsgd::Branches::measured;
   bool profile = false, bytes = false;
   double search_seconds = lpsgd::default_search_seconds;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
@@ -53,6 +57,11 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--frames", a.frames)->check(CLI::Range(0, 1 << 30));
   app.add_option("--length", a.length)->check(CLI::Range(0, 1 << 30));
   app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
+  app.add_option("--branches", a.branches)
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, lpsgd::Branches>{{"never", lpsgd::Branches::never},
+                                                 {"measured", lpsgd::Branches::measured},
+                                                 {"always", lpsgd::Branches::always}}));
   app.add_option("--search-seconds", a.search_seconds)->check(CLI::Range(0.0, 1200.0));
   app.add_flag("--profile", a.profile);
   app.add_flag("--bytes", a.bytes);
@@ -91,6 +100,7 @@ void run(const Arguments& a) {
                                 .recompute = a.recompute,
                                 .device = a.device,
                                 .search_seconds = a.search_seconds,
+                                .branches = a.branches,
                                 .time_operations = a.profile};
   if (a.bytes) {
     const auto& shape = spec.input_shape();
@@ -127,7 +137,8 @@ void run(const Arguments& a) {
       update_watch(network.stream());
   double started = 0;
   optimizer.set_rate(0.01);
-  for (long s = -a.warm_up; s < a.steps; ++s) {
+  const long warm_up = a.warm_up.value_or(a.device.is_cuda() ? network.unsettled_steps() + 1 : 4);
+  for (long s = -warm_up; s < a.steps; ++s) {
     if (s == 0) {
       network.take_times();
       for (lpsgd::Stopwatch* watch : {&forward_watch, &backward_watch, &update_watch}) watch->take();
@@ -141,7 +152,7 @@ void run(const Arguments& a) {
                            .lengths = lengths,
                            .pixels = pixels.view(),
                            .crops = crops},
-                          s + a.warm_up);
+                          s + warm_up);
     forward_watch.stop();
     const double t1 = lpsgd::now_seconds();
     backward_watch.start();
@@ -190,6 +201,9 @@ void run(const Arguments& a) {
     const lpsgd::DeviceMemoryUse use = lpsgd::device_memory_use(a.device);
     out["device_bytes"] = use.current;
     out["device_peak_bytes"] = use.peak;
+    const lpsgd::NetworkBranches branches = network.branches();
+    out["branches"] = {
+        {"forward", branches.forward}, {"backward", branches.backward}, {"times", branches.times}};
   }
   if (a.profile)
     for (const lpsgd::OperationTime& t : network.take_times())

@@ -86,6 +86,16 @@ void Network::Impl::move_carried(const Samples& samples, bool training, bool in)
   }
 }
 
+void Network::Impl::run(Backend::Part part, std::size_t index, const std::function<void()>& work,
+                        const std::function<void()>& on_branches) {
+  uses_graphs ? backend->run(part, index, work, on_branches) : work();
+}
+
+std::function<void()> Network::Impl::when_parallel(const BranchSchedule& schedule,
+                                                   std::function<void()> work) const {
+  return has_branches && schedule.is_parallel() ? std::move(work) : nullptr;
+}
+
 void Network::Impl::forward(const Samples& samples, Pass pass) {
   pass.lengths = samples.lengths;
   pass.continues = samples.continues;
@@ -106,10 +116,13 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
     traced(pass.training ? loss_forward_label : loss_evaluate_label,
            [&] { loss->forward(pass, samples.labels); });
   };
-  if (uses_graphs)
-    backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all);
-  else
-    all();
+  const auto on_branches = [&] {
+    if (is_sequence) backend->clear_tails(pass, input.type, input.data, input_frames, width);
+    forward_on_branches(pass);
+    loss->forward(pass, samples.labels);
+  };
+  run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all,
+      when_parallel(forward_schedule, on_branches));
   move_carried(samples, pass.training, false);
   has_host_logits = false;
   is_trained = pass.training;
@@ -162,11 +175,15 @@ void Network::Impl::backward(Step& step) {
   if (!step.has_backward) return;
   traced(step.backward_label, [&] {
     run_lap(step.backward_time, measures_steps, [&] {
-      for (const std::size_t s : step.recomputed) steps[s].op->recompute();
-      if (step.gradient_sum) step.gradient_sum->backward();
+      prepare_backward(step);
       step.op->backward();
     });
   });
+}
+
+void Network::Impl::prepare_backward(Step& step) {
+  for (const std::size_t s : step.recomputed) steps[s].op->recompute();
+  if (step.gradient_sum) step.gradient_sum->backward();
 }
 
 void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
@@ -179,15 +196,21 @@ void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
   }
 }
 
-/// Of a micro-batch that is not the last one.
-void Network::Impl::backward_and_add() {
-  backward({});
-  traced(add_label, [&] { accumulation->add(micro_batch == 0); });
-}
-
-void Network::Impl::backward_and_mean() {
-  backward({});
-  mean(mean_of_all);
+void Network::Impl::backward_whole() {
+  const bool is_last = micro_batch + 1 == options.micro_batches;
+  const auto finish = [this, is_last] {
+    is_last ? mean(mean_of_all) : traced(add_label, [this] { accumulation->add(micro_batch == 0); });
+  };
+  const auto work = [&] {
+    backward({});
+    finish();
+  };
+  const auto on_branches = [&] {
+    backward_on_branches(0, steps.size(), backward_schedule);
+    finish();
+  };
+  run(is_last ? Backend::Part::backward : Backend::Part::micro_backward, is_last || micro_batch == 0 ? 0 : 1,
+      work, when_parallel(backward_schedule, on_branches));
 }
 
 void Network::Impl::mean(const GradientAccumulation::Mean& of) {
@@ -205,12 +228,18 @@ GradientAccumulation::Mean Network::Impl::mean_of_steps(std::size_t begin, std::
 void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>& announce) {
   std::size_t end = steps.size();
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const std::size_t begin = segments[i].begin;
-    backend->run(Backend::Part::backward_segment, i, [&] {
+    const Segment& segment = segments[i];
+    const std::size_t begin = segment.begin;
+    const auto work = [&] {
       if (i == 0) loss->backward();
       for (std::size_t s = end; s-- > begin;) backward(steps[s]);
-      mean(segments[i].mean);
-    });
+      mean(segment.mean);
+    };
+    const auto on_branches = [&] {
+      backward_on_branches(begin, end, segment.schedule);
+      mean(segment.mean);
+    };
+    run(Backend::Part::backward_segment, i, work, when_parallel(segment.schedule, on_branches));
     for (std::size_t s = end; s-- > begin;)
       for (const std::size_t t : steps[s].tensors) announce(t);
     end = begin;
@@ -220,15 +249,8 @@ void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>&
 void Network::backward(const std::function<void(std::size_t)>& announce) {
   require(impl_->is_trained, "backward follows forward_train");
   impl_->backend->prepare_thread();
-  const std::int64_t micro_batch = impl_->micro_batch;
-  const bool last = micro_batch + 1 == impl_->options.micro_batches;
-  const auto run = [this](Backend::Part part, std::size_t index, const std::function<void()>& work) {
-    impl_->uses_graphs ? impl_->backend->run(part, index, work) : work();
-  };
-  if (!last)
-    run(Backend::Part::micro_backward, micro_batch == 0 ? 0 : 1, [this] { impl_->backward_and_add(); });
-  else if (!announce)
-    run(Backend::Part::backward, 0, [this] { impl_->backward_and_mean(); });
+  if (!announce || impl_->micro_batch + 1 < impl_->options.micro_batches)
+    impl_->backward_whole();
   else if (impl_->uses_graphs && !impl_->segments.empty())
     impl_->backward_by_segments(announce);
   else
@@ -250,7 +272,8 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
     const bool ends =
         std::ranges::any_of(own, [&](std::size_t t) { return std::ranges::count(tensors, t) > 0; });
     if (!ends && s != first) continue;
-    impl_->segments.push_back({s == first ? 0 : s, impl_->mean_of_steps(s, end)});
+    const std::size_t begin = s == first ? 0 : s;
+    impl_->segments.push_back({begin, impl_->mean_of_steps(s, end), impl_->backward_schedule_of(begin, end)});
     end = s;
   }
 }
@@ -277,8 +300,18 @@ std::vector<std::string> Network::choices() const {
   return impl_->backend->choices();
 }
 
+NetworkBranches Network::branches() const {
+  if (!impl_->has_branches) return {};
+  return {impl_->forward_schedule.branches(), impl_->backward_schedule.branches(),
+          impl_->backend->branch_times()};
+}
+
 std::size_t Network::captured() const {
   return impl_->backend->captured();
+}
+
+int Network::unsettled_steps() const {
+  return unsettled_runs(impl_->options.branches);
 }
 
 bool Network::is_backward_captured() const {

@@ -13,6 +13,7 @@
 #include "core/device.h"
 #include "core/pixels.h"
 #include "core/tensor_info.h"
+#include "nn/branches.h"
 #include "nn/compute.h"
 #include "nn/network_spec.h"
 #include "nn/plan_search.h"
@@ -89,6 +90,13 @@ struct OperationTime {
   std::int64_t elements = 0;  // of the output
 };
 
+/// What graphs of a network's passes have of branches.
+struct NetworkBranches {
+  std::size_t forward = 1, backward = 1;  // so many, if a pass has them
+  /// With Branches::measured, of each pass that was measured: "backward: 1.203 ms, on branches 0.917 ms".
+  std::vector<std::string> times = {};
+};
+
 /// Inputs that arrive as bytes, which the network crops, mirrors and scales on its device.
 struct PixelOptions {
   ImageShape stored;  // of the images in a batch
@@ -114,6 +122,9 @@ struct NetworkOptions {
   double search_seconds = default_search_seconds;
   /// On a GPU: capture each pass as a CUDA graph in its third run, and launch the graph from then on.
   bool cuda_graphs = true;
+  /// On a GPU: whether these graphs have branches, so that operations that do not depend on each other run at
+  /// the same time. `measured`: each pass is run both ways several times, and goes on in the faster one.
+  Branches branches = Branches::measured;
   /// On a GPU: measure each operation for take_times(). Nothing is captured then, and passes become a little
   /// slower. On the CPU operations are always measured.
   bool time_operations = false;
@@ -174,6 +185,9 @@ class Network {
   std::size_t captured() const;
   /// Whether all of backward is captured, so that it may be part of a larger graph (core/capture.h).
   bool is_backward_captured() const;
+  NetworkBranches branches() const;
+  /// How many steps it takes until it is settled which passes are captured, and which have branches.
+  int unsettled_steps() const;
   std::vector<OperationTime> take_times();
 
  private:

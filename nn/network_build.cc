@@ -171,8 +171,8 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   if (planned.sum_into) cost.bytes += 2 * gradient(*planned.sum_into);  // written and read again
   for (const std::size_t g : planned.output_gradients) cost.bytes += gradient(g);
   if (planned.masked) cost.bytes += gradient(*planned.masked);
-  if (node.layer->backward_reads_input()) cost.bytes += inputs;
-  if (node.layer->backward_reads_output() || planned.masks_by_output) cost.bytes += output;
+  if (planned.backward_reads_inputs) cost.bytes += inputs;
+  if (planned.backward_reads_output) cost.bytes += output;
   for (const std::size_t s : planned.recomputed) {
     if (&steps[s] == computed) continue;
     cost.bytes += value(plan.steps[s].inputs[0]) + value(plan.steps[s].output) +
@@ -232,7 +232,9 @@ void Network::Impl::build(const Graph& graph) {
   require(options.micro_batches >= 1, "a step has at least one micro-batch");
   const bool training = !options.inference_only;
   const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-  const Plan plan = make_plan(graph, training, type, options.recompute);
+  const bool branches = training && uses_graphs && options.branches != Branches::never;
+  const Plan plan = branches ? make_branching_plan(graph, type, options.recompute)
+                             : make_plan(graph, training, type, options.recompute);
   announce_order = plan.announce_order;
   is_sequence = graph.is_sequence();
   input_frames = graph.input[0];
@@ -266,6 +268,7 @@ void Network::Impl::build(const Graph& graph) {
                                      {options.batch, scored_frames, graph.classes, options.label_smoothing});
   for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));
   mean_of_all = mean_of_steps(0, steps.size());
+  make_branches(graph, plan);
   backend->finish_planning();
   if (!trace) return;
   for (Step& step : steps) {

@@ -13,6 +13,7 @@
 #include "core/stopwatch.h"
 #include "core/stream_trace.h"
 #include "nn/accumulation.h"
+#include "nn/branches.h"
 #include "nn/graph.h"
 #include "nn/network.h"
 #include "nn/ops.h"
@@ -44,6 +45,20 @@ struct Network::Impl {
     std::int64_t elements = 0;
   };
 
+  /// A part of a pass that may run beside others (nn/branches.h).
+  struct Task {
+    enum class Kind : std::uint8_t {
+      forward,
+      loss,
+      prepare,
+      backward,
+      inputs,
+      parameters
+    } kind = Kind::forward;
+    std::size_t step = 0;
+    BranchTask needs;
+  };
+
   explicit Impl(const NetworkOptions& options);
   ~Impl();
   Impl(const Impl&) = delete;
@@ -51,14 +66,32 @@ struct Network::Impl {
 
   void build(const Graph& graph);
   void forward(const Samples& samples, Pass pass);
+  /// Runs a part of a step. `on_branches` may be empty.
+  void run(Backend::Part part, std::size_t index, const std::function<void()>& work,
+           const std::function<void()>& on_branches);
+  /// `work`, if the schedule has several branches.
+  std::function<void()> when_parallel(const BranchSchedule& schedule, std::function<void()> work) const;
+  /// What backward needs before the step's own: outputs computed again, and the sum of its gradients.
+  void prepare_backward(Step& step);
   void backward(Step& step);
   /// Backward step by step. `announce` may be empty.
   void backward(const std::function<void(std::size_t)>& announce);
-  void backward_and_add();
-  void backward_and_mean();
+  /// Backward of a micro-batch, with what follows when all gradients are there.
+  void backward_whole();
   void mean(const GradientAccumulation::Mean& of);
   GradientAccumulation::Mean mean_of_steps(std::size_t begin, std::size_t end) const;
   void backward_by_segments(const std::function<void(std::size_t)>& announce);
+
+  // On several branches (nn/network_branches.cc). Backward is that of steps `begin` to before `end`, and of
+  // the loss if the last step is among them.
+  class TaskMaker;
+  void make_branches(const Graph& graph, const Plan& plan);
+  static BranchSchedule schedule_of(std::span<const Task> tasks);
+  std::span<const Task> tasks_of(std::size_t begin, std::size_t end) const;
+  BranchSchedule backward_schedule_of(std::size_t begin, std::size_t end) const;
+  void run_task(const Task& task);
+  void forward_on_branches(const Pass& pass);
+  void backward_on_branches(std::size_t begin, std::size_t end, const BranchSchedule& schedule);
 
   NetworkOptions options;
   std::unique_ptr<Backend> backend;
@@ -84,6 +117,7 @@ struct Network::Impl {
   struct Segment {
     std::size_t begin = 0;  // its first step
     GradientAccumulation::Mean mean;
+    BranchSchedule schedule;  // if the network has branches
   };
   std::vector<Segment> segments;                     // in backward's order; empty: no segments
   std::optional<GradientAccumulation> accumulation;  // of several micro-batches
@@ -95,6 +129,9 @@ struct Network::Impl {
   Trace::Label add_label = 0, mean_label = 0;  // of accumulation
   bool measures_steps = true;
   bool uses_graphs = false;
+  bool has_branches = false;
+  std::vector<Task> forward_tasks, backward_tasks;  // in the order of the passes; only if it has branches
+  BranchSchedule forward_schedule, backward_schedule;
 
  private:
   /// Runs `work`, with a span of it if there is a trace.

@@ -17,6 +17,7 @@
 #include "core/pixels.h"
 #include "core/tensor_info.h"
 #include "nn/activation.h"
+#include "nn/branches.h"
 #include "nn/compute.h"
 #include "nn/dropout.h"
 #include "nn/shape.h"
@@ -43,6 +44,12 @@ struct Pass {
   }
 };
 
+/// Bytes of the libraries' workspace that the parts of an operation take. `inputs`: of a backward without
+/// parts, all of it.
+struct Workspaces {
+  std::int64_t forward = 0, inputs = 0, parameters = 0;
+};
+
 /// A planned operation. forward() and backward() work on the memory that it was planned with.
 class Op {
  public:
@@ -51,6 +58,15 @@ class Op {
   /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters, but for
   /// ParameterView::adds.
   virtual void backward() = 0;
+  /// Whether backward() is backward_parameters() and backward_inputs(), which may run at the same time.
+  virtual bool has_backward_parts() const { return false; }
+  virtual void backward_inputs() { require(false, "this operation's backward has no parts"); }
+  virtual void backward_parameters() { require(false, "this operation's backward has no parts"); }
+  /// Nothing: it runs on branch 0 alone (nn/branches.h). It uses what other operations use, too, besides
+  /// its own memory and the workspace.
+  virtual std::optional<Workspaces> workspaces() const { return std::nullopt; }
+  /// Whether it uses state of the operation that writes the first input, and reads that one's first input.
+  virtual bool shares_with_source() const { return false; }
   /// Writes the output of the last forward in training once more, with the same bits. For layers that
   /// can_recompute(); called at most once before each backward.
   virtual void recompute() { require(false, "this operation's output cannot be computed again"); }
@@ -245,12 +261,27 @@ class Backend {
     backward_segment,
     count
   };
-  virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
+  /// `on_branches`, if there is one, does the same by run_on_branches(). Only a captured part runs it.
+  virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work,
+                   const std::function<void()>& /*on_branches*/) {
+    work();
+  }
   /// From now on the part calls other operations.
   virtual void forget(Part) {}
   /// Whether the part is captured, with all of its segments; and how many parts and segments are captured.
   virtual bool is_captured(Part) const { return false; }
   virtual std::size_t captured() const { return 0; }
+
+  /// Whether a captured part may have branches. If so, this is called before finish_planning(): operations on
+  /// branch 1 take at most so many bytes of workspace, those on branches behind it none. `measures`: each
+  /// part has branches only if that is faster.
+  virtual bool reserve_branches(std::int64_t /*workspace*/, bool /*measures*/) { return false; }
+  /// NetworkBranches::times.
+  virtual std::vector<std::string> branch_times() const { return {}; }
+  /// Calls work(task) for each task of the schedule: what it queues runs on the task's branch. Within run().
+  virtual void run_on_branches(const BranchSchedule&, const std::function<void(std::size_t)>& /*work*/) {
+    require(false, "this backend has no branches");
+  }
   /// Writes zeros behind the ends of the sequences in `values` (batch, frames, width). Part of a pass.
   virtual void clear_tails(const Pass&, DataType /*type*/, void* /*values*/, std::int64_t /*frames*/,
                            std::int64_t /*width*/) {}

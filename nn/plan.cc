@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -16,8 +17,8 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph& graph, bool training, DataType type, Recompute recompute)
-      : graph_(graph), training_(training), type_(type), recompute_(recompute) {}
+  Planner(const Graph& graph, bool training, DataType type, Recompute recompute, std::size_t delay)
+      : graph_(graph), training_(training), type_(type), recompute_(recompute), delay_(delay) {}
 
   Plan run() {
     count_readers();
@@ -199,17 +200,24 @@ class Planner {
                                            step.residual.has_value() || gradients[step.output] > 1);
   }
 
+  void find_backward_reads() {
+    for (PlanStep& step : plan_.steps) {
+      if (!training_ || !needs_gradient_[step.output]) continue;
+      const Layer& main = layer(step.node);
+      step.backward_reads_output = step.masks_by_output || main.backward_reads_output();
+      step.backward_reads_inputs = main.backward_reads_input();
+    }
+  }
   /// Calls body(value) for every value that the step's backward reads.
   template <class Body>
   void backward_reads(const PlanStep& step, const Body& body) const {
-    if (!training_ || !needs_gradient_[step.output]) return;
-    const Layer& main = layer(step.node);
-    if (step.masks_by_output || main.backward_reads_output()) body(step.output);
-    if (main.backward_reads_input())
+    if (step.backward_reads_output) body(step.output);
+    if (step.backward_reads_inputs)
       for (const std::size_t v : step.inputs) body(v);
   }
 
   void count_backward_reads() {
+    find_backward_reads();
     backward_reads_left_.assign(graph_.nodes.size(), 0);
     for (const PlanStep& step : plan_.steps)
       backward_reads(step, [&](std::size_t v) { ++backward_reads_left_[home_[v]]; });
@@ -264,12 +272,10 @@ class Planner {
     for (const PlanStep& step : plan_.steps)
       if (step.inputs.size() == 1) is_only_input[step.inputs[0]] = true;
     for (PlanStep& step : plan_.steps) {
-      const Layer& main = layer(step.node);
-      const bool keeps_input = step.inputs.size() == 1 && main.backward_reads_input() &&
-                               !recomputed_[home_[step.inputs[0]]] && needs_gradient_[step.output];
-      const bool reads_output = step.masks_by_output || main.backward_reads_output();
-      step.has_one_reader =
-          keeps_input && !reads_output && reads_[step.output] == 1 && is_only_input[step.output];
+      const bool keeps_input =
+          step.inputs.size() == 1 && step.backward_reads_inputs && !recomputed_[home_[step.inputs[0]]];
+      step.has_one_reader = keeps_input && !step.backward_reads_output && reads_[step.output] == 1 &&
+                            is_only_input[step.output];
     }
   }
 
@@ -326,9 +332,6 @@ class Planner {
     waiting_.push_back(0);
     return plan_.gradients.size() - 1;
   }
-  void release(std::size_t buffer) {
-    if (waiting_[buffer] == 0) arena_.release(gradient_buffers_[buffer]);
-  }
   void add_term(std::size_t value, std::size_t g) {
     if (!needs_gradient_[value]) return;
     gradient_terms_[value].push_back(g);
@@ -350,9 +353,10 @@ class Planner {
       backward_step(step);
       backward_reads(step, [&](std::size_t v) { finish_read(v); });
       if (step.rowwise_backward) continue;
-      release_finished();
-      for (const std::size_t v : read_) free_value(v);
-      read_.clear();
+      unused_.push_back(take_unused());
+      if (unused_.size() <= delay_) continue;
+      for (const std::size_t buffer : unused_.front()) arena_.release(buffer);
+      unused_.pop_front();
     }
   }
 
@@ -435,12 +439,18 @@ class Planner {
     }
   }
 
-  /// Frees the finished gradients that no value waits for.
-  void release_finished() {
+  /// The arena's buffers that hold nothing any more: of the finished gradients that no value waits for, and
+  /// of the values that have been read.
+  std::vector<std::size_t> take_unused() {
     std::sort(finished_.begin(), finished_.end());
     finished_.erase(std::unique(finished_.begin(), finished_.end()), finished_.end());
-    for (const std::size_t g : finished_) release(g);
+    std::vector<std::size_t> out;
+    for (const std::size_t g : finished_)
+      if (waiting_[g] == 0) out.push_back(gradient_buffers_[g]);
+    for (const std::size_t v : read_) out.push_back(value_buffers_[v]);
     finished_.clear();
+    read_.clear();
+    return out;
   }
 
   void place() {
@@ -456,6 +466,7 @@ class Planner {
   bool training_;
   DataType type_;
   Recompute recompute_;
+  std::size_t delay_;
   Plan plan_;
   std::vector<DataType> types_;       // per value
   std::vector<std::size_t> readers_;  // per node: how many read it
@@ -473,13 +484,23 @@ class Planner {
   std::vector<std::size_t> waiting_;   // per buffer: the values that it, or columns of it, is a term of
   std::vector<std::size_t> finished_;  // buffers that the last steps have read, or used as scratch memory
   std::vector<std::size_t> value_buffers_, gradient_buffers_;  // the arena's, per value and per gradient
+  std::deque<std::vector<std::size_t>> unused_;  // buffers that the steps before left, not yet released
   OffsetAllocator arena_;
 };
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, bool training, DataType type, Recompute recompute) {
-  return Planner(graph, training, type, recompute).run();
+Plan make_plan(const Graph& graph, bool training, DataType type, Recompute recompute, std::size_t delay) {
+  return Planner(graph, training, type, recompute, delay).run();
+}
+
+Plan make_branching_plan(const Graph& graph, DataType type, Recompute recompute) {
+  Plan least = make_plan(graph, true, type, recompute);
+  for (const std::size_t delay : {8, 4, 2, 1}) {
+    Plan plan = make_plan(graph, true, type, recompute, delay);
+    if (plan.arena - least.arena <= least.arena / 64) return plan;
+  }
+  return least;
 }
 
 }  // namespace lpsgd

@@ -30,6 +30,7 @@ struct PlanStep {
   bool has_one_reader = false;
 
   bool has_backward = false;  // if not, the members below are empty
+  bool backward_reads_inputs = false, backward_reads_output = false;
   /// The terms whose sum is the output's gradient.
   std::vector<std::size_t> output_gradients;
   /// The terms are first summed here by an operation of their own, which also applies the ReLU's mask if it
@@ -68,9 +69,14 @@ struct Plan {
   std::vector<std::size_t> announce_order;  // of the tensors
 };
 
-/// `type` is the type of all values and gradients, except of token numbers. Throws ConfigError if `type` is
-/// bf16 and a layer other than an embedding reads or writes token numbers.
+/// `type` is the type of all values and gradients, except of token numbers. Memory that backward no longer
+/// needs is used again `delay` steps later. Throws ConfigError if `type` is bf16 and a layer other than an
+/// embedding reads or writes token numbers.
 Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32,
-               Recompute recompute = Recompute::none);
+               Recompute recompute = Recompute::none, std::size_t delay = 0);
+
+/// For training on several branches (nn/branches.h), where a task that uses memory again has to wait for
+/// those that used it before: with the longest delay, of some, that takes at most a 64th more memory.
+Plan make_branching_plan(const Graph& graph, DataType type, Recompute recompute);
 
 }  // namespace lpsgd

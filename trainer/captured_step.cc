@@ -78,10 +78,9 @@ PartSeconds CapturedStep::take() {
   return std::exchange(seconds_, {});
 }
 
-bool CapturedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
-                           StreamView stream, const char* parts) {
-  constexpr int plain_steps = 3;  // two in which libraries initialise, one that captures backward
-  if (!wanted_ && plain_steps_++ == plain_steps) {
+bool CapturedSteps::wanted(Transport& transport, std::int64_t step, int plain_steps,
+                           const std::function<bool()>& can, StreamView stream, const char* parts) {
+  if (!wanted_ && steps_before_++ == plain_steps) {
     const std::vector<double> all = transport.all_gather(can() ? 1.0 : 0.0);
     wanted_ = std::find(all.begin(), all.end(), 0.0) == all.end();
     for (int turn = 0; turn < (*wanted_ ? 2 : 0); ++turn) steps_.emplace_back(stream);

@@ -52,17 +52,17 @@ class CapturedStep {
 class CapturedSteps {
  public:
   /// Whether the next step should be run(). A collective call, before every step. The ranks decide once,
-  /// after the first steps: yes if `can()` is true on all of them, because all ranks or none must launch
+  /// after `plain_steps` steps: yes if `can()` is true on all of them, because all ranks or none must launch
   /// graphs. `parts` names them in the log.
-  bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream,
-              const char* parts = "backward, exchange and update");
+  bool wanted(Transport& transport, std::int64_t step, int plain_steps, const std::function<bool()>& can,
+              StreamView stream, const char* parts = "backward, exchange and update");
   /// For steps that launch other work: they are captured anew. To be called after take().
   void restart() { *this = CapturedSteps(); }
   void run(std::size_t step, const CapturedStep::Parts& parts) { steps_[step % 2].run(parts); }
   PartSeconds take();
 
  private:
-  int plain_steps_ = 0;
+  int steps_before_ = 0;
   std::optional<bool> wanted_;
   std::deque<CapturedStep> steps_;
 };

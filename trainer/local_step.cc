@@ -18,6 +18,9 @@ OuterOptions outer_options(const SyncOptions& sync) {
   return {sync.momentum, sync.rate, sync.nesterov};
 }
 
+/// Synchronisations in front of the captured ones, in which libraries initialise themselves.
+constexpr int plain_synchronisations = 3;
+
 /// Of captured synchronisations, whose first part writes what is exchanged.
 void add(const PartSeconds& captured, Seconds& seconds) {
   seconds.exposed_comm += captured.backward + captured.exposed;
@@ -150,8 +153,8 @@ void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
   forward(loader, number, at);
   check_last_exchange();
   const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
-  if (on_gpu_ &&
-      local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
+  if (on_gpu_ && local_steps_.wanted(transport_, number, network_.unsettled_steps(), can, network_.stream(),
+                                     "backward and update of local steps")) {
     local_steps_.run(static_cast<std::size_t>(number),
                      {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
     at.backward = at.exposed = at.forward;
@@ -171,7 +174,7 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   const auto can = [&] { return run_.train.cuda_graphs && exchange.can_capture(); };
   const bool is_captured =
       transport_.ordered() &&
-      captured.graphs.wanted(transport_, number, can, network_.stream(),
+      captured.graphs.wanted(transport_, number, plain_synchronisations, can, network_.stream(),
                              within ? "synchronisations within blocks" : "synchronisations of all ranks");
   exchange.begin(static_cast<std::uint32_t>(number));
   ++exchanges_;

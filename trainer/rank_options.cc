@@ -33,6 +33,7 @@ NetworkOptions network_options(const RunConfig& run, const Transport& transport,
           .deterministic = run.train.deterministic,
           .search_seconds = run.train.search_seconds,
           .cuda_graphs = run.train.cuda_graphs,
+          .branches = run.train.branches,
           .pixels = pixel_options(run, shape),
           .trace = trace};
 }

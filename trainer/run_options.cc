@@ -111,6 +111,12 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("cuda_graphs", o.cuda_graphs,
           "on a GPU, capture the work of a step as CUDA graphs; over NCCL, backward, exchange and update "
           "become one graph");
+  v.choice(
+      "branches", o.branches,
+      {{"never", Branches::never}, {"measured", Branches::measured}, {"always", Branches::always}},
+      "on a GPU, whether CUDA graphs have branches: layers that do not depend on each other, and gradients "
+      "of weights and of activations, are then computed at the same time; measured: where that is faster in "
+      "the first steps. Results are the same bits");
   v.field("threads", o.threads,
           "CPU threads of each rank; 0: the cores of its machine divided by the ranks there",
           Range{.min = 0, .max = 4096});

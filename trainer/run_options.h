@@ -34,6 +34,7 @@ struct TrainOptions {
   bool deterministic = false;            // on a GPU: the same bits in every run, at some cost in speed
   double search_seconds = default_search_seconds;  // on a GPU: of all searches for algorithms
   bool cuda_graphs = true;                         // on a GPU
+  Branches branches = Branches::measured;          // of CUDA graphs
   std::int64_t threads = 0;                        // per rank; 0: the cores of this node divided by its ranks
 };
 void fields(config::Visitor& visitor, TrainOptions& options);

@@ -155,7 +155,7 @@ bool SynchronousStep::is_captured(std::int64_t number) {
   const auto can = [this] {
     return run_.train.cuda_graphs && exchange_->can_capture() && network_.is_backward_captured();
   };
-  return captured_.wanted(transport_, number, can, network_.stream());
+  return captured_.wanted(transport_, number, network_.unsettled_steps(), can, network_.stream());
 }
 
 void SynchronousStep::check(bool step_before, const char* what) {

@@ -19,12 +19,37 @@ namespace lpsgd {
 namespace cuda {
 namespace {
 
+const char* name_of(Backend::Part part) {
+  switch (part) {
+    case Backend::Part::train_forward:
+      return "forward";
+    case Backend::Part::evaluate:
+      return "forward in evaluation";
+    case Backend::Part::micro_backward:
+      return "backward of a micro-batch";
+    case Backend::Part::backward:
+      return "backward";
+    case Backend::Part::backward_segment:
+      return "a part of backward";
+    case Backend::Part::count:
+      break;
+  }
+  return "a pass";
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(Device device, Compute compute, bool deterministic, double search_seconds)
       : context_(device, compute, deterministic, search_seconds), inputs_(context_) {}
 
   std::vector<std::string> choices() const override { return context_.choices; }
+  std::vector<std::string> branch_times() const override {
+    std::vector<std::string> out;
+    for (const std::deque<CapturedPass>& part : passes_)
+      for (const CapturedPass& pass : part)
+        if (!pass.comparison().empty()) out.push_back(pass.comparison());
+    return out;
+  }
   std::size_t captured() const override {
     std::size_t count = 0;
     for (const std::deque<CapturedPass>& part : passes_)
@@ -34,6 +59,15 @@ class CudaBackend final : public Backend {
   bool is_captured(Part part) const override {
     const std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
     return !passes.empty() && std::ranges::all_of(passes, &CapturedPass::is_captured);
+  }
+  bool reserve_branches(std::int64_t workspace, bool measures) override {
+    context_.reserve_branches(workspace);
+    measures_branches_ = measures;
+    return true;
+  }
+  void run_on_branches(const BranchSchedule& schedule,
+                       const std::function<void(std::size_t)>& work) override {
+    context_.run_on_branches(schedule, work);
   }
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
@@ -68,10 +102,11 @@ class CudaBackend final : public Backend {
     check(launch_clear_tails(type, values, {feed_->batch(), frames}, width, context_.lengths,
                              context_.handle()));
   }
-  void run(Part part, std::size_t index, const std::function<void()>& work) override {
+  void run(Part part, std::size_t index, const std::function<void()>& work,
+           const std::function<void()>& on_branches) override {
     std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
     while (passes.size() <= index) passes.emplace_back();
-    passes[index].run(context_.stream, work);
+    passes[index].run(context_.stream, name_of(part), work, on_branches, measures_branches_);
   }
   void forget(Part part) override {
     std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
@@ -138,6 +173,7 @@ class CudaBackend final : public Backend {
   InputFeed inputs_;
   std::optional<PassFeed> feed_;
   std::array<std::deque<CapturedPass>, static_cast<std::size_t>(Part::count)> passes_;
+  bool measures_branches_ = false;
 };
 
 }  // namespace

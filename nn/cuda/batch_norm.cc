@@ -51,10 +51,10 @@ class BatchNormOp final : public Op, public NormSource {
   }
   void normalize() override {
     check(launch_normalize(b_.type, b_.inputs[0].value, b_.residual, b_.output, b_.row_stride(), b_.relu,
-                           cut_, state_, context_.handle()));
+                           cut_, state(), context_.handle()));
   }
   void gradient_sums() override {
-    check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state_, context_.handle()));
+    check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state(), context_.handle()));
   }
   void leave_output() override { leaves_output_ = true; }
   NormState sums_state() const override { return state_; }
@@ -62,13 +62,15 @@ class BatchNormOp final : public Op, public NormSource {
 
   void forward(const Pass& pass) override {
     if (!pass.training || !b_.training)
-      check(launch_norm_constants(cut_, state_, context_.handle()));
+      check(launch_norm_constants(cut_, state(), context_.handle()));
     else if (!has_statistics_)
-      check(launch_norm_statistics(b_.type, b_.inputs[0].value, cut_, state_, context_.handle()));
+      check(launch_norm_statistics(b_.type, b_.inputs[0].value, cut_, state(), context_.handle()));
     if (!leaves_output_) normalize();
   }
 
   bool runs_forward() const override { return !(has_statistics_ && leaves_output_); }
+
+  std::optional<Workspaces> workspaces() const override { return Workspaces{}; }
 
   void recompute() override {
     if (!leaves_output_) normalize();
@@ -76,10 +78,12 @@ class BatchNormOp final : public Op, public NormSource {
 
   void backward() override {
     if (!leaves_sums_) gradient_sums();
-    if (gradient_.dx) check(launch_norm_gradient(b_.type, gradient_, cut_, state_, context_.handle()));
+    if (gradient_.dx) check(launch_norm_gradient(b_.type, gradient_, cut_, state(), context_.handle()));
   }
 
  private:
+  NormState state() const { return context_.here(state_); }
+
   Context& context_;
   Binding b_;
   Cut cut_;

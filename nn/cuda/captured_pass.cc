@@ -1,23 +1,70 @@
 #include "nn/cuda/captured_pass.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
 #include "core/error.h"
 #include "core/log.h"
 
 namespace lpsgd::cuda {
 
-void CapturedPass::run(StreamView stream, const std::function<void()>& pass) {
-  if (is_capturing(stream)) return pass();
+void CapturedPass::run(StreamView stream, const char* name, const Work& pass, const Work& on_branches,
+                       bool measures) {
+  // Until the ways have been compared, a larger graph has no branches.
+  if (is_capturing(stream)) return kept_ == branching || (on_branches && !measures) ? on_branches() : pass();
   if (runs_ <= uncaptured_runs && runs_++ == uncaptured_runs) {
     try {
-      graph_.capture(stream, pass);
+      capture(stream, pass, on_branches, measures);
     } catch (const DeviceError& e) {
-      log::info("a pass cannot be captured as a CUDA graph and is launched kernel by kernel: {}", e.what());
+      if (is_captured())
+        log::info("{} cannot be captured on branches: {}", name, e.what());
+      else
+        log::info("{} cannot be captured as a CUDA graph and is launched kernel by kernel: {}", name,
+                  e.what());
     }
   }
-  if (graph_.is_captured())
-    graph_.launch(stream);
+  if (is_captured())
+    launch(stream, name);
   else
     pass();
+}
+
+void CapturedPass::capture(StreamView stream, const Work& pass, const Work& on_branches, bool measures) {
+  if (!on_branches || measures) graphs_[plain].capture(stream, pass);
+  if (!on_branches) return;
+  graphs_[branching].capture(stream, on_branches);
+  if (!measures) kept_ = branching;
+  measures_ = measures;
+}
+
+void CapturedPass::launch(StreamView stream, const char* name) {
+  if (!measures_) return graphs_[kept_].launch(stream);
+  if (measured_.size() == 2 * measured_runs) {
+    choose(name);
+    return graphs_[kept_].launch(stream);
+  }
+  Measured& now = measured_.emplace_back(Measured{measured_.size() % 2 == 0 ? plain : branching,
+                                                  Event(stream.device(), Event::Timing::on),
+                                                  Event(stream.device(), Event::Timing::on)});
+  now.begin.record(stream);
+  graphs_[now.way].launch(stream);
+  now.end.record(stream);
+}
+
+void CapturedPass::choose(const char* name) {
+  if (!std::ranges::all_of(measured_, [](const Measured& m) { return m.end.done(); })) return;
+  std::array<double, 2> best;
+  best.fill(std::numeric_limits<double>::infinity());
+  for (const Measured& m : measured_) best[m.way] = std::min(best[m.way], seconds_between(m.begin, m.end));
+  if (best[branching] < best[plain]) kept_ = branching;
+  comparison_ =
+      fmt::format("{}: {:.3f} ms, on branches {:.3f} ms", name, 1e3 * best[plain], 1e3 * best[branching]);
+  log::debug("{}", comparison_);
+  graphs_[kept_ == plain ? branching : plain] = {};
+  measured_.clear();
+  measures_ = false;
 }
 
 }  // namespace lpsgd::cuda

@@ -1,24 +1,51 @@
 // A pass as a CUDA graph: one launch instead of hundreds.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "core/capture.h"
+#include "nn/branches.h"
 
 namespace lpsgd::cuda {
 
 /// Runs a pass that queues the same launches on the same memory every time. The first runs are not captured,
 /// because libraries initialize themselves then. The next run is captured, and its graph is launched from
 /// then on. A pass that cannot be captured keeps running uncaptured, and so does one within a larger graph.
+///
+/// A pass that can also be queued on several branches is captured both ways, and the graphs are launched in
+/// turn. When each has been measured several times, the faster one is kept.
 class CapturedPass {
  public:
-  void run(StreamView stream, const std::function<void()>& pass);
-  bool is_captured() const { return graph_.is_captured(); }
+  using Work = std::function<void()>;
+
+  /// `on_branches` may be empty. `measures`: it is to be compared with `pass`; otherwise it takes its place.
+  /// `name` is for the log.
+  void run(StreamView stream, const char* name, const Work& pass, const Work& on_branches, bool measures);
+  bool is_captured() const { return graphs_[kept_].is_captured(); }
+  /// "backward: 1.203 ms, on branches 0.917 ms"; empty if the ways have not been compared.
+  const std::string& comparison() const { return comparison_; }
 
  private:
-  static constexpr int uncaptured_runs = 2;
+  enum Way : std::size_t { plain, branching };
+  struct Measured {
+    Way way;
+    Event begin, end;
+  };
+
+  void capture(StreamView stream, const Work& pass, const Work& on_branches, bool measures);
+  void launch(StreamView stream, const char* name);
+  /// Keeps the faster way, once all its runs have ended.
+  void choose(const char* name);
+
   int runs_ = 0;
-  CapturedGraph graph_;
+  std::array<CapturedGraph, 2> graphs_;  // by Way
+  Way kept_ = plain;
+  std::vector<Measured> measured_;
+  bool measures_ = false;
+  std::string comparison_;
 };
 
 }  // namespace lpsgd::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -26,6 +27,7 @@ namespace {
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
+constexpr std::int64_t shared_bytes = shared_partials + shared_counters * sizeof(unsigned);  // of a branch
 
 /// All that a choice of algorithms depends on except the operation.
 std::string device_text(Device device, std::int64_t workspace) {
@@ -63,8 +65,7 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic, double se
     workspace(workspace_limit);  // at once: choices must not depend on how much memory is free
   else
     plan_cache = PlanCache(cache_folder(), device_text(device, workspace_limit), search_seconds);
-  partials_ = allocate(shared_partials);
-  counters_ = array<unsigned>(shared_counters);
+  shared_ = array<std::byte>(shared_bytes);
   bad_token = array<float>(1);
   const float none = std::numeric_limits<float>::quiet_NaN();
   copy_bytes(bad_token, &none, sizeof none, stream);
@@ -92,6 +93,11 @@ void* Context::allocate(std::int64_t bytes) {
 }
 
 void* Context::workspace(std::int64_t bytes) {
+  if (branch_ != 0) {
+    require(bytes <= side_workspace_bytes_,
+            "an operation takes more workspace than was reserved for a branch");
+    return side_workspace_.data();
+  }
   if (static_cast<std::size_t>(bytes) > workspace_.bytes()) {
     require(!planned_, "a plan takes more workspace than was reserved");
     grow(workspace_, bytes);
@@ -130,6 +136,9 @@ void Context::finish_planning() {
   workspace_ = {};
   // At least one byte: the libraries want a pointer also where no plan needs any.
   workspace_ = DeviceMemory(device, static_cast<std::size_t>(std::max<std::int64_t>(kept_workspace_, 1)));
+  if (!branches_.empty())
+    side_workspace_ =
+        DeviceMemory(device, static_cast<std::size_t>(std::max<std::int64_t>(side_workspace_bytes_, 1)));
   planned_ = true;
 }
 
@@ -140,11 +149,57 @@ RowSums Context::row_sums(std::int64_t rows, std::int64_t channels, int max_pack
 }
 
 void* Context::partials(std::int64_t bytes) {
-  return bytes <= shared_partials ? partials_ : allocate(bytes);
+  return bytes <= shared_partials ? shared_ : allocate(bytes);
 }
 
 unsigned* Context::counters(std::int64_t n) {
-  return n <= shared_counters ? counters_ : array<unsigned>(n);
+  return n <= shared_counters ? reinterpret_cast<unsigned*>(shared_ + shared_partials) : array<unsigned>(n);
+}
+
+void* Context::on_this_branch(void* shared) const {
+  const std::ptrdiff_t at = static_cast<std::byte*>(shared) - shared_;
+  if (branch_ == 0 || at < 0 || at >= shared_bytes) return shared;  // the operation's own
+  return side_shared_ + static_cast<std::ptrdiff_t>(branch_ - 1) * shared_bytes + at;
+}
+
+NormState Context::here(NormState state) const {
+  state.partials = here(state.partials);
+  state.finished = here(state.finished);
+  return state;
+}
+
+void Context::reserve_branches(std::int64_t workspace) {
+  side_workspace_bytes_ = workspace;
+  for (std::size_t b = 1; b < most_branches; ++b) branches_.emplace_back(device);
+  side_shared_ = array<std::byte>(static_cast<std::int64_t>(branches_.size()) * shared_bytes);
+}
+
+void Context::enter_branch(std::size_t branch) {
+  branch_ = branch;
+  check(cudnnSetStream(cudnn, handle()));
+}
+
+void Context::run_on_branches(const BranchSchedule& schedule, const std::function<void(std::size_t)>& work) {
+  require(!branches_.empty(), "no branches were reserved");
+  while (branch_ends_.size() <= schedule.tasks.size()) branch_ends_.emplace_back(device);
+  Event& begin = branch_ends_.back();
+  begin.record(stream);
+  std::array<bool, most_branches> has_begun{true};
+  try {
+    for (std::size_t t = 0; t < schedule.tasks.size(); ++t) {
+      const BranchSchedule::Place& place = schedule.tasks[t];
+      enter_branch(place.branch);
+      if (!std::exchange(has_begun[place.branch], true)) queue().wait(begin);
+      for (const std::size_t other : place.waits) queue().wait(branch_ends_[other]);
+      work(t);
+      if (place.is_awaited) branch_ends_[t].record(queue());
+    }
+  } catch (...) {
+    enter_branch(0);
+    throw;
+  }
+  enter_branch(0);
+  for (const std::size_t t : schedule.ends) stream.wait(branch_ends_[t]);
 }
 
 void Context::parameters(std::span<const float> arena) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,6 +42,11 @@ struct ConvChoice : ConvForm {
   explicit operator bool() const { return plan != nullptr || own; }
 };
 
+struct ProductChoice {
+  cublasLtMatmulAlgo_t algorithm{};
+  std::int64_t workspace = 0;  // bytes
+};
+
 struct Context {
   /// `search_seconds`: PlanBudget.
   Context(Device device, Compute compute, bool deterministic, double search_seconds);
@@ -65,21 +71,29 @@ struct Context {
   }
 
   // Memory that operations share. Its contents are valid during the launches of one operation.
-  /// The libraries' workspace, of at least so many bytes. It moves when it grows, and when planning is
-  /// finished: then it has the size that the chosen plans need (keep_workspace). DeviceError: no room.
+  /// The libraries' workspace on the current branch, of at least so many bytes. It moves when it grows, and
+  /// when planning is finished: then it has the size that the chosen plans need (keep_workspace), or that of
+  /// reserve_branches(). DeviceError: no room.
   void* workspace(std::int64_t bytes);
   /// Whether there is room for a candidate's workspace. If not, that is logged, and `search` leaves it out.
   bool has_workspace(PlanSearch& search, std::int64_t bytes);
-  std::size_t workspace_bytes() const { return workspace_.bytes(); }
+  std::size_t workspace_bytes() const { return branch_ == 0 ? workspace_.bytes() : side_workspace_.bytes(); }
   std::int64_t workspace_limit = 0;  // of one plan
   void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }
+  /// Partial sums of an operation. Launches take here(partials).
   void* partials(std::int64_t bytes);
   /// For arrays between an operation's launches, at least so many bytes. It moves when it grows, which it
   /// does only while operations are made.
   std::byte* scratch(std::int64_t bytes);
   std::int64_t score_bytes = std::int64_t{32}
                              << 20;    // of the scores, weights and gradients of attention in scratch
-  unsigned* counters(std::int64_t n);  // zero between launches
+  unsigned* counters(std::int64_t n);  // zero between launches, which take here(counters)
+  /// What partials() or counters() returned, on the current branch.
+  template <class T>
+  T* here(T* shared) const {
+    return static_cast<T*>(on_this_branch(shared));
+  }
+  NormState here(NormState state) const;
   /// For two sums over the rows of an array of activations.
   RowSums row_sums(std::int64_t rows, std::int64_t channels, int max_pack = 8);
 
@@ -99,10 +113,18 @@ struct Context {
 
   std::vector<std::string> choices;  // descriptions of those below, in the order of choice
   std::map<std::vector<std::int64_t>, ConvChoice> conv_choices;
-  std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
+  std::map<std::vector<std::int64_t>, ProductChoice> product_choices;
   std::map<std::string, bool> joined;  // what convolutions do for the norms before them (nn/cuda/conv_norm.h)
 
-  cudaStream_t handle() const { return stream.view().handle(); }
+  cudaStream_t handle() const { return queue().handle(); }
+  /// The stream of the current branch.
+  StreamView queue() const { return branch_ == 0 ? stream.view() : branches_[branch_ - 1].view(); }
+
+  /// Backend::reserve_branches() and Backend::run_on_branches().
+  void reserve_branches(std::int64_t workspace);
+  void run_on_branches(const BranchSchedule& schedule, const std::function<void(std::size_t)>& work);
+  std::size_t branch() const { return branch_; }
+
   /// A search for one operation's algorithm, and the seconds that a run of a candidate takes on the stream.
   PlanSearch search() const { return plan_budget_.search(); }
   /// Measures a candidate, named for the log. Whether it is the fastest so far, and accept(), if there is
@@ -115,6 +137,8 @@ struct Context {
 
  private:
   void grow(DeviceMemory& memory, std::int64_t bytes);
+  void enter_branch(std::size_t branch);
+  void* on_this_branch(void* shared) const;
 
   PlanBudget plan_budget_;
   bool loaded_ = false;  // libraries have run something
@@ -122,12 +146,22 @@ struct Context {
   std::int64_t kept_workspace_ = 0;
   bool planned_ = false;
   std::vector<DeviceMemory> memory_;
+  std::size_t branch_ = 0;         // the current one
+  std::vector<Stream> branches_;   // the others than the first
+  std::deque<Event> branch_ends_;  // of tasks, by their numbers, and one more
+  DeviceMemory side_workspace_;    // of branch 1
+  std::int64_t side_workspace_bytes_ = 0;
+  std::byte *shared_ = nullptr, *side_shared_ = nullptr;  // partials and counters: of branch 0; of the others
   std::byte* chunk_ = nullptr;
   std::int64_t chunk_left_ = 0;
-  void* partials_ = nullptr;
-  unsigned* counters_ = nullptr;
   std::span<const float> parameters_;
   void* bf16_parameters_ = nullptr;  // their copy
+};
+
+/// An operation that uses no memory but its own.
+class OwnMemoryOp : public Op {
+ public:
+  std::optional<Workspaces> workspaces() const override { return Workspaces{}; }
 };
 
 /// An operation that may take the statistics of what it writes, for a batch norm that reads it.

@@ -65,28 +65,41 @@ class ConvOp final : public Op, public StatisticsSource {
     if (auto* const norm = dynamic_cast<NormSource*>(b.input_source)) join(*norm);
     if (!bias_) return;
     cut_ = cut_rows(b.type, rows_, b.shape[2]);
-    partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
+    partials_ = static_cast<double*>(
+        context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels));
   }
 
   void forward(const Pass& pass) override {
     if (norm_ && pass.training)
-      return check(run_small_conv(*forward_.choice.own, forward_.own, *norm_, context_.handle()));
+      return check(
+          run_small_conv(*forward_.choice.own, forward_.own, context_.here(*norm_), context_.handle()));
     run(forward_);
     if (!forward_.choice.fused) bias_and_relu();
   }
 
   void backward() override {
+    backward_parameters();
+    backward_inputs();
+  }
+  bool has_backward_parts() const override { return true; }
+  void backward_parameters() override {
     run(weight_gradient_);
     if (!weight_gradient_.choice.fused) widen_gradient();
     if (bias_)
-      check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, static_cast<double*>(partials_),
+      check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, context_.here(partials_),
                                b_.parameters[1].gradient, nullptr, context_.handle()));
+  }
+  void backward_inputs() override {
     if (norm_before_)
       check(run_small_conv(*input_gradient_.choice.own, input_gradient_.own, norm_before_->input,
-                           norm_before_->state, context_.handle()));
+                           context_.here(norm_before_->state), context_.handle()));
     else if (b_.inputs[0].gradient)
       run(input_gradient_);
   }
+  std::optional<Workspaces> workspaces() const override {
+    return Workspaces{workspace_of(forward_), workspace_of(input_gradient_), workspace_of(weight_gradient_)};
+  }
+  bool shares_with_source() const override { return computes_input() || norm_before_; }
 
   bool computes_input() const override { return forward_.own.norm.x != nullptr; }
 
@@ -109,7 +122,11 @@ class ConvOp final : public Op, public StatisticsSource {
     ConvTensors tensors;
     SmallConvTensors own;
     std::optional<ConvRun> run;  // since the first run: only then the workspace stays where it is
+    std::size_t branch = 0;      // whose workspace it has
   };
+  static std::int64_t workspace_of(const Planned& planned) {
+    return planned.choice ? cuda::workspace_of(planned.problem, planned.choice) : 0;
+  }
 
   Planned plan(const ConvProblem& problem, const ConvTensors& tensors, const SmallConvTensors& own,
                const std::function<void()>& separate) {
@@ -143,7 +160,10 @@ class ConvOp final : public Op, public StatisticsSource {
   void run(Planned& planned) const {
     if (planned.choice.own)
       return run_own_conv(context_, *planned.choice.own, planned.problem.pass, planned.own);
-    if (!planned.run) planned.run.emplace(context_, planned.problem, planned.choice, planned.tensors);
+    if (!planned.run || planned.branch != context_.branch()) {
+      planned.run.emplace(context_, planned.problem, planned.choice, planned.tensors);
+      planned.branch = context_.branch();
+    }
     (*planned.run)();
   }
   void widen_gradient() const {
@@ -171,7 +191,7 @@ class ConvOp final : public Op, public StatisticsSource {
   std::optional<NormBefore> norm_before_;  // the batch norm whose sums the gradient of the input takes
   void* low_gradient_ = nullptr;
   Cut cut_;
-  void* partials_ = nullptr;
+  double* partials_ = nullptr;
 };
 
 }  // namespace

@@ -28,18 +28,30 @@ class DenseOp final : public Op {
     }
     if (!has_bias()) return;
     cut_ = cut_rows(b.type, rows, out);
-    partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
+    partials_ = static_cast<double*>(
+        context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels));
   }
 
   void forward(const Pass&) override { forward_->run(b_.inputs[0].value, weights_, b_.output); }
 
   void backward() override {
+    backward_parameters();
+    backward_inputs();
+  }
+  bool has_backward_parts() const override { return true; }
+  void backward_parameters() override {
     const void* dy = b_.output_gradients[0];
     weight_gradient_->run(dy, b_.inputs[0].value, b_.parameters[0].gradient);
     if (has_bias())
-      check(launch_column_sums(b_.type, dy, cut_, static_cast<double*>(partials_), b_.parameters[1].gradient,
+      check(launch_column_sums(b_.type, dy, cut_, context_.here(partials_), b_.parameters[1].gradient,
                                nullptr, context_.handle()));
-    if (input_gradient_) input_gradient_->run(dy, weights_, b_.inputs[0].gradient);
+  }
+  void backward_inputs() override {
+    if (input_gradient_) input_gradient_->run(b_.output_gradients[0], weights_, b_.inputs[0].gradient);
+  }
+  std::optional<Workspaces> workspaces() const override {
+    const auto of = [](const std::optional<Product>& product) { return product ? product->workspace() : 0; };
+    return Workspaces{of(forward_), of(input_gradient_), of(weight_gradient_)};
   }
 
  private:
@@ -50,7 +62,7 @@ class DenseOp final : public Op {
   const void* weights_ = nullptr;
   std::optional<Product> forward_, input_gradient_, weight_gradient_;
   Cut cut_;
-  void* partials_ = nullptr;
+  double* partials_ = nullptr;
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ class Sum {
   std::vector<Terms> parts_;
 };
 
-class SumOp final : public Op {
+class SumOp final : public OwnMemoryOp {
  public:
   /// One of the two may be empty, if only the other pass is needed.
   SumOp(std::optional<Sum> forward, std::optional<Sum> backward)
@@ -57,7 +57,7 @@ class SumOp final : public Op {
   std::optional<Sum> forward_, backward_;
 };
 
-class ScaleOp final : public Op {
+class ScaleOp final : public OwnMemoryOp {
  public:
   ScaleOp(Context& context, const Binding& b, double factor)
       : context_(context),
@@ -79,7 +79,7 @@ class ScaleOp final : public Op {
   Terms input_, gradients_;
 };
 
-class ActivationOp final : public Op {
+class ActivationOp final : public OwnMemoryOp {
  public:
   ActivationOp(Context& context, const Binding& b, Activation kind)
       : context_(context),
@@ -103,7 +103,7 @@ class ActivationOp final : public Op {
   Terms gradients_;
 };
 
-class MultiplyOp final : public Op {
+class MultiplyOp final : public OwnMemoryOp {
  public:
   MultiplyOp(Context& context, const Binding& b) : context_(context), b_(b) {
     shape_.batch = b.batch;
@@ -126,7 +126,7 @@ class MultiplyOp final : public Op {
   GateShape shape_;
 };
 
-class ConcatOp final : public Op {
+class ConcatOp final : public OwnMemoryOp {
  public:
   ConcatOp(Context& context, const Binding& b)
       : context_(context),
@@ -159,7 +159,7 @@ class ConcatOp final : public Op {
   std::int64_t width_, rows_;
 };
 
-class ChannelsFirstOp final : public Op {
+class ChannelsFirstOp final : public OwnMemoryOp {
  public:
   ChannelsFirstOp(Context& context, const Binding& b)
       : context_(context),

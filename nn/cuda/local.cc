@@ -7,7 +7,7 @@
 namespace lpsgd::cuda {
 namespace {
 
-class PoolOp final : public Op {
+class PoolOp final : public OwnMemoryOp {
  public:
   PoolOp(Context& context, const Binding& b, const PoolDesc& d) : context_(context), b_(b) {
     const auto small = [](std::int64_t n) { return static_cast<int>(n); };
@@ -49,7 +49,7 @@ class PoolOp final : public Op {
   PoolPlace* place_ = nullptr;
 };
 
-class LrnOp final : public Op {
+class LrnOp final : public OwnMemoryOp {
  public:
   LrnOp(Context& context, const Binding& b, const LrnDesc& d)
       : context_(context),
@@ -75,7 +75,7 @@ class LrnOp final : public Op {
   LrnConstants constants_;
 };
 
-class DropoutOp final : public Op {
+class DropoutOp final : public OwnMemoryOp {
  public:
   DropoutOp(Context& context, const Binding& b, double probability)
       : context_(context), b_(b), draws_(b.random, probability) {
@@ -89,7 +89,7 @@ class DropoutOp final : public Op {
       check(launch_dropout(b_.type, draws_, context_.pass, b_.batch, b_.elements() / b_.batch, x, b_.output,
                            kept_, context_.handle()));
     else if (x != b_.output)
-      copy_bytes(b_.output, x, static_cast<std::size_t>(b_.elements() * size_of(b_.type)), context_.stream);
+      copy_bytes(b_.output, x, static_cast<std::size_t>(b_.elements() * size_of(b_.type)), context_.queue());
   }
   void backward() override {
     if (b_.inputs[0].gradient)

@@ -118,7 +118,8 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
                                 d.out_alignment};
   if (d.batch > 1) key.push_back(d.batch);  // otherwise the key is that of choices stored earlier
   if (const auto known = context_.product_choices.find(key); known != context_.product_choices.end()) {
-    algorithm_ = known->second;
+    algorithm_ = known->second.algorithm;
+    workspace_ = known->second.workspace;
     return;
   }
   const Preference preference;
@@ -142,10 +143,9 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
       fmt::format("product {} {}", static_cast<int>(context_.compute), key_text(key));
   const std::optional<std::string> earlier = context_.plan_cache.find(operation);
   bool chosen = false;
-  std::int64_t workspace = 0;
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& result) {
     algorithm_ = result.algo;
-    workspace = static_cast<std::int64_t>(result.workspaceSize);
+    workspace_ = static_cast<std::int64_t>(result.workspaceSize);
   };
   // cuBLASLt names algorithms in the same order each time.
   const auto name_of = [&](int i) {
@@ -189,8 +189,8 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
                                   status == CUBLAS_STATUS_SUCCESS
                                       ? std::string()
                                       : fmt::format(": {}", cublasLtGetStatusName(status))));
-  context_.product_choices[key] = algorithm_;
-  context_.keep_workspace(workspace);
+  context_.product_choices[key] = {algorithm_, workspace_};
+  context_.keep_workspace(workspace_);
   context_.choices.push_back(fmt::format("product ({}): {}", size_text(d), text_of(algorithm_)));
 }
 

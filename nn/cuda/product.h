@@ -31,6 +31,7 @@ class Product {
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
   void run(const void* a, const void* b, void* c) const;
+  std::int64_t workspace() const { return workspace_; }  // bytes
 
  private:
   void run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const;
@@ -40,6 +41,7 @@ class Product {
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
+  std::int64_t workspace_ = 0;
   float beta_ = 0;
 };
 

@@ -1,18 +1,20 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--device cuda] [--compute tf32|bf16]
-//                  [--label-smoothing E] [--recompute batch_norm]
+//                  [--label-smoothing E] [--recompute batch_norm] [--branches never|always]
 //                  [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and, if it likes, "lengths" (N), "continues" (N) with the states that training carries to
 // each step, and running statistics under their names. OUT gets "loss", "logits", "gradient.NAME",
 // "buffer.NAME" and, of sequences, "state.NAME" (what is carried on) of the first step, "step.NAME" after N
 // steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of
-// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
+// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1. With
+// --branches the algorithms are deterministic.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +70,7 @@ void run(const std::vector<std::string>& words) {
   double smoothing = 0;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
   lpsgd::Recompute recompute = lpsgd::Recompute::none;
+  std::optional<lpsgd::Branches> branches;
   lpsgd::Device device;
   for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
     if (words[i] == "--steps")
@@ -76,6 +79,8 @@ void run(const std::vector<std::string>& words) {
       compute = compute_of(words[i + 1]);
     else if (words[i] == "--recompute")
       recompute = words[i + 1] == "batch_norm" ? lpsgd::Recompute::batch_norm : lpsgd::Recompute::none;
+    else if (words[i] == "--branches")
+      branches = words[i + 1] == "always" ? lpsgd::Branches::always : lpsgd::Branches::never;
     else if (words[i] == "--label-smoothing")
       smoothing = std::stod(words[i + 1]);
     else if (words[i] == "--device")
@@ -100,7 +105,9 @@ void run(const std::vector<std::string>& words) {
                                 .compute = compute,
                                 .recompute = recompute,
                                 .label_smoothing = smoothing,
-                                .device = device});
+                                .device = device,
+                                .deterministic = branches.has_value(),
+                                .branches = branches.value_or(lpsgd::Branches::measured)});
   const lpsgd::StreamView stream = network.stream();
   std::vector<float> weights(network.parameters().size());
   for (const TensorInfo& t : spec.tensors())

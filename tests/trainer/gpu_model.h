@@ -20,6 +20,7 @@ struct GpuModel {
                        .device = device,
                        .deterministic = true,
                        .cuda_graphs = run.train.cuda_graphs,
+                       .branches = run.train.branches,
                        .pixels = pixel_options(run, loader.shape())}),
         optimizer(run.optimizer, network.tensors(), network.parameters().size(), network.stream()) {
     optimizer.set_rate(0.05);

@@ -25,7 +25,7 @@ const char* const yaml = R"(network:
     - flatten
     - {dense: fc, units: 3}
 data: {dataset: shapes, shuffle: true}
-train: {epochs: 2, batch_size: 12, threads: 1, seed: 5, device: cpu}
+train: {epochs: 2, batch_size: 12, threads: 1, seed: 5, device: cpu, branches: always}
 optimizer: {momentum: 0.9}
 schedule: {lr: 0.05}
 exchange: {transport: threads, codec: {kind: onebit, bucket: 32}, min_elements: 0}

@@ -1,0 +1,154 @@
+// Passes on several branches of a CUDA graph: the same bits as one operation after the other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/core/gpu_test.h"
+#include "tests/nn/trained_network.h"
+
+namespace lpsgd {
+namespace {
+
+/// Towers that are joined, in place and by a copy, one of them with a residual; a dropout; and norms that the
+/// convolution behind them may compute.
+const std::string towers =
+    "input: [6, 7, 6]\nclasses: 5\nlayers:\n"
+    "  - {conv: c0, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n0}\n  - {relu: r0}\n"
+    "  - {conv: a1, filters: 8, kernel: 1, input: r0}\n  - {batch_norm: an}\n  - {relu: ar}\n"
+    "  - {conv: b1, filters: 16, kernel: 1, input: r0, bias: false}\n  - {batch_norm: bn1}\n  - {relu: br1}\n"
+    "  - {conv: b2, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: bn2}\n  - {relu: br2}\n"
+    "  - {conv: d1, filters: 4, kernel: 3, pad: 1, input: r0}\n  - {tanh: dt}\n"
+    "  - {conv: d2, filters: 4, kernel: 1}\n  - {relu: dr}\n"
+    "  - {max_pool: p1, kernel: 3, stride: 1, pad: 1, input: r0}\n  - {dropout: pd, probability: 0.3}\n"
+    "  - {concat: j, input: [ar, br2, dr, pd]}\n"
+    "  - {conv: e1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: en}\n"
+    "  - {conv: e2, filters: 16, kernel: 1, input: j, bias: false}\n  - {batch_norm: e2n}\n"
+    "  - {add: s, input: [en, e2n]}\n  - {relu: sr}\n"
+    "  - average_pool\n  - flatten\n  - {dense: f1, units: 12}\n  - {relu: fr}\n  - {dense: f, units: 5}\n";
+
+NetworkOptions options_of(Compute compute, Device device, Branches branches) {
+  return {.batch = 4, .compute = compute, .device = device, .deterministic = true, .branches = branches};
+}
+
+void expect_equal(Trained& one, Trained& other) {
+  EXPECT_EQ(one.gradients(), other.gradients());
+  EXPECT_EQ(one.weights(), other.weights());
+  for (std::size_t b = 0; b < one.network.buffers().size(); ++b)
+    EXPECT_EQ(on_host(one.network.buffers()[b].values, one.network.stream()),
+              on_host(other.network.buffers()[b].values, other.network.stream()));
+}
+
+using BranchesGpu = GpuTest;
+
+class EveryArithmetic : public BranchesGpu, public ::testing::WithParamInterface<Compute> {};
+INSTANTIATE_TEST_SUITE_P(BranchesGpu, EveryArithmetic,
+                         ::testing::Values(Compute::fp32, Compute::tf32, Compute::bf16));
+
+TEST_P(EveryArithmetic, GivesTheSameBits) {
+  if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
+  for (const std::string& text : {towers, joinable}) {
+    Trained plain(text, options_of(GetParam(), device, Branches::never));
+    Trained always(text, options_of(GetParam(), device, Branches::always));
+    Trained segments(text, options_of(GetParam(), device, Branches::always));
+    EXPECT_EQ(plain.network.branches().backward, 1u);
+    EXPECT_EQ(always.network.branches().forward > 1, text == towers);  // as many as the workspaces allow
+    EXPECT_GT(always.network.branches().backward, 1u);
+    const std::vector<std::size_t>& order = plain.network.announce_order();
+    segments.network.announce_behind(std::vector{order[2], order[order.size() / 2]});
+    for (int s = 0; s < 6; ++s) {  // the third step captures the passes
+      SCOPED_TRACE(s);
+      plain.step(s);
+      always.step(s);
+      segments.step(s, true);
+      expect_equal(always, plain);
+      expect_equal(segments, plain);
+    }
+    for (int e = 0; e < 4; ++e)
+      for (Trained* t : {&plain, &always})
+        t->network.forward_eval({.inputs = t->inputs, .labels = t->labels}, 3);
+    EXPECT_TRUE(std::ranges::equal(always.network.logits(), plain.network.logits()));
+  }
+}
+
+TEST_P(EveryArithmetic, MeasuresBothWaysAndKeepsOne) {
+  if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
+  Trained plain(towers, options_of(GetParam(), device, Branches::never));
+  Trained measured(towers, options_of(GetParam(), device, Branches::measured));
+  ASSERT_EQ(measured.network.unsettled_steps(), uncaptured_runs + 1 + 2 * measured_runs);
+  for (int s = 0; s < measured.network.unsettled_steps() + 3; ++s) {
+    SCOPED_TRACE(s);
+    plain.step(s);
+    measured.step(s);
+    EXPECT_EQ(measured.network.captured(), s < uncaptured_runs ? 0u : 2u);
+    expect_equal(measured, plain);
+  }
+  EXPECT_THAT(measured.network.branches().times,
+              ::testing::ElementsAre(::testing::ContainsRegex("^forward: .* ms, on branches .* ms"),
+                                     ::testing::ContainsRegex("^backward: .* ms, on branches .* ms")));
+}
+
+TEST_F(BranchesGpu, MicroBatchesAndRecomputedOutputsAreTheSame) {
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute, device)) continue;
+    NetworkOptions options = options_of(compute, device, Branches::never);
+    options.batch = 2;
+    options.micro_batches = 3;
+    options.recompute = Recompute::batch_norm;
+    Trained plain(towers, options);
+    options.branches = Branches::always;
+    Trained always(towers, options), segments(towers, options);
+    segments.network.announce_behind(std::vector{plain.network.announce_order()[3]});
+    for (int s = 0; s < 5; ++s) {
+      SCOPED_TRACE(s);
+      plain.step(s);
+      always.step(s);
+      segments.step(s, true);
+      expect_equal(always, plain);
+      expect_equal(segments, plain);
+    }
+  }
+}
+
+// Both layers of a shared weight write its gradient; terms of sums are added in an order.
+TEST_F(BranchesGpu, SharedWeightsAreTheSame) {
+  const std::string text =
+      "input: [6]\nclasses: 11\nlayers: [{embedding: e, vocabulary: 11, dimension: 8}, {dense: q, units: 8}, "
+      "{dense: p, units: 8, input: e}, {multiply: w, input: [p, q]}, {add: t, input: [w, e, q, p]}, tanh, "
+      "{dense: fc, units: 11, weight_of: e}]\n";
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute, device)) continue;
+    Trained plain(text, options_of(compute, device, Branches::never));
+    Trained always(text, options_of(compute, device, Branches::always));
+    for (int s = 0; s < 5; ++s) {
+      SCOPED_TRACE(s);
+      for (Trained* t : {&plain, &always}) {
+        for (std::size_t i = 0; i < t->inputs.size(); ++i)
+          t->inputs[i] = static_cast<float>((3 * i + i / 7) % 11);
+        t->labels.assign(24, s);
+        t->step(s);
+      }
+      expect_equal(always, plain);
+    }
+  }
+}
+
+// Operations that share memory beyond the workspace stay in one order; lengths change from step to step.
+TEST_F(BranchesGpu, SequencesAreTheSame) {
+  const std::string text =
+      "input: [6, 5]\nclasses: 4\nlayers: [{dense: d, units: 8}, {lstm: a, cell: 12, projection: 8}, "
+      "{dense: side, units: 8, input: d}, {add: s, input: [a, side]}, {layer_norm: n}, {dense: f, units: "
+      "4}]\n";
+  Trained plain(text, options_of(Compute::fp32, device, Branches::never));
+  Trained always(text, options_of(Compute::fp32, device, Branches::always));
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    for (Trained* t : {&plain, &always}) {
+      t->lengths.assign(4, 6 - s);
+      t->labels.assign(24, s % 4);
+      t->step(s);
+    }
+    expect_equal(always, plain);
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd
