@@ -17,9 +17,10 @@ enum class Branches : std::uint8_t { never, measured, always };
 /// A pass is captured behind so many runs, when libraries have initialised themselves; and with `measured`
 /// each way is measured in so many of the runs that follow.
 inline constexpr int uncaptured_runs = 2, measured_runs = 4;
-/// How many runs it takes until it is settled how a pass runs.
+/// How many runs it takes until it is settled how a pass runs. The host, which reads the times, is at most
+/// two steps ahead.
 constexpr int unsettled_runs(Branches branches) {
-  return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs : 0);
+  return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs + 2 : 0);
 }
 
 /// The most branches of a pass.

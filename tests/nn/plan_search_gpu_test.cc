@@ -31,7 +31,7 @@ TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
     const char* missing;
     std::size_t bytes;
   };
-  const auto memory = [&](const Case& c) {
+  const auto memory = [&](const Case& c, Branches branches) {
     setenv("LPSGD_EMULATED_MISSING_ENGINES", c.missing, 1);
     std::filesystem::remove_all(folder_ + "/lpsgd");
     const std::size_t before = device_memory_use(device).current;
@@ -40,8 +40,11 @@ TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
     {
       const NetworkSpec spec(config::parse_text(
           std::string("input: [8, 8, 3]\nclasses: 4\nlayers:\n") + two_convolutions, "net.yaml"));
-      Network network(spec,
-                      {.batch = 4, .compute = c.compute, .device = device, .deterministic = c.deterministic});
+      Network network(spec, {.batch = 4,
+                             .compute = c.compute,
+                             .device = device,
+                             .deterministic = c.deterministic,
+                             .branches = branches});
       use = device_memory_use(device);
       const std::size_t values = network.parameters().size();
       const Optimizer optimizer({.momentum = 0.9}, network.tensors(), values, network.stream());
@@ -51,17 +54,21 @@ TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
     return DeviceMemoryUse{use.current - before, use.peak - before};
   };
   const Case none{Compute::fp32, false, "6=1", 1};  // one byte, so that there is a pointer
-  const std::size_t without = memory(none).current - none.bytes;
-  for (const Case& c : {Case{Compute::fp32, false, "4=1,5=1,7=1", 4096},
-                        {Compute::fp32, true, "", 4096},
-                        {Compute::tf32, true, "", 65536}}) {
-    const DeviceMemoryUse use = memory(c);
-    EXPECT_EQ(use.current, without + c.bytes) << static_cast<int>(c.compute) << c.deterministic;
-    // A deterministic network has the largest workspace while it plans.
-    if (c.deterministic) {
-      EXPECT_GE(use.peak, use.current + (std::size_t{64} << 20) - c.bytes);
-    } else {
-      EXPECT_LE(use.peak, use.current + 65536);
+  for (const Branches branches : {Branches::never, Branches::always}) {
+    const std::size_t workspaces = branches == Branches::never ? 1 : 2;  // branch 1 has its own
+    const std::size_t without = memory(none, branches).current - workspaces * none.bytes;
+    for (const Case& c : {Case{Compute::fp32, false, "4=1,5=1,7=1", 4096},
+                          {Compute::fp32, true, "", 4096},
+                          {Compute::tf32, true, "", 65536}}) {
+      const DeviceMemoryUse use = memory(c, branches);
+      EXPECT_EQ(use.current, without + workspaces * c.bytes)
+          << static_cast<int>(c.compute) << c.deterministic;
+      // A deterministic network has the largest workspace while it plans.
+      if (c.deterministic) {
+        EXPECT_GE(use.peak, use.current + (std::size_t{64} << 20) - workspaces * c.bytes);
+      } else {
+        EXPECT_LE(use.peak, use.current + 65536);
+      }
     }
   }
 }
