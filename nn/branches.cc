@@ -68,16 +68,18 @@ class Placing {
     for (std::size_t other = t; other-- > 0;)
       if (conflict(task, tasks_[other])) before.push_back(other);
 
-    std::size_t chosen = task.first_branch;
-    double start = 0;
-    for (std::size_t b = task.first_branch; b <= task.last_branch; ++b) {
+    std::size_t chosen = 0;
+    double start = 0, least = 0;
+    for (std::size_t b = 0; b <= task.last_branch; ++b) {
       double at = branches_[b].free_from;
       for (const std::size_t other : before)
         at =
             std::max(at, placed_[other].end + (out_.tasks[other].branch == b ? 0 : seconds_between_branches));
-      if (b != task.first_branch && at >= start) continue;
+      const double counted = at + (b == 0 && task.avoids_first ? task.seconds : 0);
+      if (b != 0 && counted >= least) continue;
       chosen = b;
       start = at;
+      least = counted;
     }
     Branch& branch = branches_[chosen];
     BranchSchedule::Place& place = out_.tasks[t];

@@ -17,19 +17,18 @@ enum class Branches : std::uint8_t { never, measured, always };
 /// A pass is captured behind so many runs, when libraries have initialised themselves; and with `measured`
 /// each way is measured in so many of the runs that follow.
 inline constexpr int uncaptured_runs = 2, measured_runs = 4;
-/// How many runs it takes until it is settled how a pass runs. The host, which reads the times, is at most
-/// two steps ahead.
+/// How many runs it takes until it is settled how a pass runs.
 constexpr int unsettled_runs(Branches branches) {
-  return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs + 2 : 0);
+  return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs : 0);
 }
 
 /// The most branches of a pass.
 inline constexpr std::size_t most_branches = 4;
 
-/// Memory that a task reads or writes: bytes from `begin` to before `end`.
+/// Memory that a task reads or writes, from `begin` to before `end`.
 struct Access {
-  /// Activations and their gradients; gradients of parameters; what operations keep for themselves, a number
-  /// for each of them.
+  /// Activations and their gradients, in bytes; gradients of parameters, in values; what operations keep for
+  /// themselves, a number for each of them.
   enum class Space : std::uint8_t { activations, gradients, state } space = Space::activations;
   std::int64_t begin = 0, end = 0;
   bool writes = false;
@@ -42,9 +41,11 @@ struct Access {
 
 struct BranchTask {
   std::vector<Access> accesses;
-  double seconds = 0;                             // an estimate
-  std::size_t first_branch = 0, last_branch = 0;  // where it may run; branch 0 is the one that goes on behind
-  std::int64_t workspace = 0;                     // bytes
+  double seconds = 0;           // an estimate
+  std::size_t last_branch = 0;  // it may run on branches 0 to this one; branch 0 goes on behind the pass
+  /// It runs on branch 0 only if it starts there earlier by its own seconds: others wait for that branch.
+  bool avoids_first = false;
+  std::int64_t workspace = 0;  // bytes
 };
 
 /// Where each task of a pass runs, and what it waits for.

@@ -8,7 +8,7 @@ namespace lpsgd {
 
 namespace {
 
-// They matter only where tasks are divided over branches.
+// They matter only where tasks are divided over branches, and are rough: of a large GPU in bfloat16.
 constexpr double seconds_per_launch = 4e-6, bytes_per_second = 3e12, flops_per_second = 2e14;
 
 /// A task that takes more workspace runs on branch 0.
@@ -96,8 +96,12 @@ class Network::Impl::TaskMaker {
       add(Kind::inputs, s, seconds);
       reads_gradient(s);
       writes_gradients(s);
-      // What it writes for the norm's backward, that backward reads behind the gradient.
-      if (op(s).shares_with_source()) reads_norm(s);
+      if (op(s).shares_with_source()) {
+        reads_norm(s);
+        // Its sums are the gradients of the norm's parameters. What else they give is read by the norm's
+        // backward alone, behind the gradient that is written here.
+        writes_parameters(source_of(s));
+      }
       allow(workspaces(s, &Workspaces::inputs));
     }
     add(Kind::parameters, s, seconds);
@@ -105,8 +109,9 @@ class Network::Impl::TaskMaker {
     reads_values(s);
     if (op(s).shares_with_source()) reads_norm(s);
     writes_parameters(s);
-    // Branch 0 goes on with the gradients of the inputs, on which all that follows depends.
-    allow(workspaces(s, &Workspaces::parameters), has_inputs ? 1 : 0);
+    allow(workspaces(s, &Workspaces::parameters));
+    // All that follows depends on the gradients of the inputs.
+    tasks_.back().needs.avoids_first = has_inputs;
   }
 
   // ---- what the newest task uses
@@ -185,10 +190,9 @@ class Network::Impl::TaskMaker {
     return all ? std::optional((*all).*part) : std::nullopt;
   }
   /// Where the task may run, by the workspace that it takes.
-  void allow(std::optional<std::int64_t> workspace, std::size_t first = 0) {
+  void allow(std::optional<std::int64_t> workspace) {
     if (!workspace || *workspace > largest_side_workspace) return;
     BranchTask& needs = tasks_.back().needs;
-    needs.first_branch = first;
     needs.last_branch = *workspace > 0 ? 1 : most_branches - 1;
     needs.workspace = *workspace;
   }
@@ -214,8 +218,8 @@ BranchSchedule Network::Impl::schedule_of(std::span<const Task> tasks) {
 
 void Network::Impl::make_branches(const Graph& graph, const Plan& plan) {
   if (!uses_graphs || options.branches == Branches::never) return;
-  // Its gradient would go to another step before that step's backward.
-  if (std::ranges::any_of(steps, [](const Step& step) { return step.op->runs_rowwise_source(); })) return;
+  for (const Step& step : steps)
+    require(!step.op->runs_rowwise_source(), "a step runs another one's backward: its tasks are not known");
   TaskMaker forward(graph, plan, *this), backward(graph, plan, *this);
   forward.forward();
   forward_tasks = forward.take();

@@ -65,7 +65,8 @@ class Op {
   /// Nothing: it runs on branch 0 alone (nn/branches.h). It uses what other operations use, too, besides
   /// its own memory and the workspace.
   virtual std::optional<Workspaces> workspaces() const { return std::nullopt; }
-  /// Whether it uses state of the operation that writes the first input, and reads that one's first input.
+  /// Whether it uses what the operation that writes the first input keeps, reads that one's first input, and
+  /// with the gradient of its own input writes those of that one's parameters.
   virtual bool shares_with_source() const { return false; }
   /// Writes the output of the last forward in training once more, with the same bits. For layers that
   /// can_recompute(); called at most once before each backward.

@@ -70,8 +70,8 @@ struct Plan {
 };
 
 /// `type` is the type of all values and gradients, except of token numbers. Memory that backward no longer
-/// needs is used again `delay` steps later. Throws ConfigError if `type` is bf16 and a layer other than an
-/// embedding reads or writes token numbers.
+/// needs is used again `delay` of the plan's steps later. Throws ConfigError if `type` is bf16 and a layer
+/// other than an embedding reads or writes token numbers.
 Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32,
                Recompute recompute = Recompute::none, std::size_t delay = 0);
 

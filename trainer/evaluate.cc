@@ -93,6 +93,7 @@ NetworkOptions inference_options(const RunConfig& run, Device device, int thread
           .device = device,
           .deterministic = run.train.deterministic,
           .search_seconds = run.train.search_seconds,
+          .cuda_graphs = run.train.cuda_graphs,
           .branches = run.train.branches,
           .pixels = pixel_options(run, shape)};
 }

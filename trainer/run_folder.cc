@@ -163,7 +163,8 @@ void remove_summary(const std::string& folder) {
 }
 
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest) {
+                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest,
+                   const std::vector<std::string>& branches) {
   ordered_json s;
   s["name"] = run.name;
   s["finished"] = !rest.has_value();
@@ -208,6 +209,7 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   s["samples_per_s"] = communication + computation > 0 ? samples / (communication + computation) : 0.0;
   s["bytes_sent"] = sent;
   s["bytes_fp32"] = fp32;
+  if (!branches.empty()) s["branches"] = branches;
   replace_file(folder + "/summary.json", json_text(s, 2) + "\n");
 }
 

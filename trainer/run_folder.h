@@ -59,8 +59,10 @@ std::vector<std::string> metrics_lines(const std::string& folder);
 void remove_summary(const std::string& folder);
 
 /// summary.json: the best and the last epoch, totals, codec and ranks. `rest`: what a run that was stopped
-/// has done of the epoch that it was in; empty if all epochs are done.
+/// has done of the epoch that it was in; empty if all epochs are done. `branches`: NetworkBranches::times of
+/// this rank.
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest);
+                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest,
+                   const std::vector<std::string>& branches);
 
 }  // namespace lpsgd

@@ -164,7 +164,8 @@ class RankTrainer {
     if (!finished) rest = record_of(sums_.so_far(transport_, saved_at_));
     collective_try(transport_, [&] {
       if (transport_.rank() == 0)
-        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out), rest);
+        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out), rest,
+                      network_.branches().times);
     });
   }
 

@@ -1,5 +1,6 @@
 // The CUDA backend: cuDNN for convolutions, cuBLASLt for matrix products, and kernels of our own for the
-// rest. Everything is queued on one stream. No pass allocates memory or waits for the device.
+// rest. Everything is queued on one stream, and on branches of graphs that begin and end there. No pass
+// allocates memory or waits for the device, but for the one that chooses between graphs (captured_pass.h).
 #include "nn/cuda/backend.h"
 
 #include <fmt/format.h>

@@ -10,19 +10,25 @@
 
 namespace lpsgd::cuda {
 
+namespace {
+
+/// Of the plain way's time: what is hardly faster is as likely noise.
+constexpr double least_gain = 0.99;
+
+}  // namespace
+
 void CapturedPass::run(StreamView stream, const char* name, const Work& pass, const Work& on_branches,
                        bool measures) {
   // Until the ways have been compared, a larger graph has no branches.
-  if (is_capturing(stream)) return kept_ == branching || (on_branches && !measures) ? on_branches() : pass();
+  if (is_capturing(stream)) {
+    const bool branches = on_branches && can_branch_ && (kept_ == branching || !measures);
+    return branches ? on_branches() : pass();
+  }
   if (runs_ <= uncaptured_runs && runs_++ == uncaptured_runs) {
     try {
-      capture(stream, pass, on_branches, measures);
+      capture(stream, name, pass, on_branches, measures);
     } catch (const DeviceError& e) {
-      if (is_captured())
-        log::info("{} cannot be captured on branches: {}", name, e.what());
-      else
-        log::info("{} cannot be captured as a CUDA graph and is launched kernel by kernel: {}", name,
-                  e.what());
+      log::info("{} cannot be captured as a CUDA graph and is launched kernel by kernel: {}", name, e.what());
     }
   }
   if (is_captured())
@@ -31,20 +37,25 @@ void CapturedPass::run(StreamView stream, const char* name, const Work& pass, co
     pass();
 }
 
-void CapturedPass::capture(StreamView stream, const Work& pass, const Work& on_branches, bool measures) {
+void CapturedPass::capture(StreamView stream, const char* name, const Work& pass, const Work& on_branches,
+                           bool measures) {
   if (!on_branches || measures) graphs_[plain].capture(stream, pass);
   if (!on_branches) return;
-  graphs_[branching].capture(stream, on_branches);
+  try {
+    graphs_[branching].capture(stream, on_branches);
+  } catch (const DeviceError& e) {
+    log::info("{} cannot be captured on branches: {}", name, e.what());
+    can_branch_ = false;
+    if (!measures) graphs_[plain].capture(stream, pass);
+    return;
+  }
   if (!measures) kept_ = branching;
   measures_ = measures;
 }
 
 void CapturedPass::launch(StreamView stream, const char* name) {
+  if (measures_ && measured_.size() == 2 * measured_runs) choose(name);
   if (!measures_) return graphs_[kept_].launch(stream);
-  if (measured_.size() == 2 * measured_runs) {
-    choose(name);
-    return graphs_[kept_].launch(stream);
-  }
   Measured& now = measured_.emplace_back(Measured{measured_.size() % 2 == 0 ? plain : branching,
                                                   Event(stream.device(), Event::Timing::on),
                                                   Event(stream.device(), Event::Timing::on)});
@@ -54,11 +65,11 @@ void CapturedPass::launch(StreamView stream, const char* name) {
 }
 
 void CapturedPass::choose(const char* name) {
-  if (!std::ranges::all_of(measured_, [](const Measured& m) { return m.end.done(); })) return;
+  measured_.back().end.synchronize();
   std::array<double, 2> best;
   best.fill(std::numeric_limits<double>::infinity());
   for (const Measured& m : measured_) best[m.way] = std::min(best[m.way], seconds_between(m.begin, m.end));
-  if (best[branching] < best[plain]) kept_ = branching;
+  if (best[branching] < least_gain * best[plain]) kept_ = branching;
   comparison_ =
       fmt::format("{}: {:.3f} ms, on branches {:.3f} ms", name, 1e3 * best[plain], 1e3 * best[branching]);
   log::debug("{}", comparison_);

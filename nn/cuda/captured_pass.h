@@ -16,7 +16,7 @@ namespace lpsgd::cuda {
 /// then on. A pass that cannot be captured keeps running uncaptured, and so does one within a larger graph.
 ///
 /// A pass that can also be queued on several branches is captured both ways, and the graphs are launched in
-/// turn. When each has been measured several times, the faster one is kept.
+/// turn. When each has been measured several times, the host waits for them once, and the faster one is kept.
 class CapturedPass {
  public:
   using Work = std::function<void()>;
@@ -35,16 +35,16 @@ class CapturedPass {
     Event begin, end;
   };
 
-  void capture(StreamView stream, const Work& pass, const Work& on_branches, bool measures);
+  void capture(StreamView stream, const char* name, const Work& pass, const Work& on_branches, bool measures);
   void launch(StreamView stream, const char* name);
-  /// Keeps the faster way, once all its runs have ended.
+  /// Waits for the measured runs, and keeps the faster way.
   void choose(const char* name);
 
   int runs_ = 0;
   std::array<CapturedGraph, 2> graphs_;  // by Way
   Way kept_ = plain;
   std::vector<Measured> measured_;
-  bool measures_ = false;
+  bool measures_ = false, can_branch_ = true;
   std::string comparison_;
 };
 

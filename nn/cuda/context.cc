@@ -94,8 +94,8 @@ void* Context::allocate(std::int64_t bytes) {
 
 void* Context::workspace(std::int64_t bytes) {
   if (branch_ != 0) {
-    require(bytes <= side_workspace_bytes_,
-            "an operation takes more workspace than was reserved for a branch");
+    require(static_cast<std::size_t>(bytes) <= workspace_bytes(),
+            "an operation takes more workspace than its branch has");
     return side_workspace_.data();
   }
   if (static_cast<std::size_t>(bytes) > workspace_.bytes()) {
@@ -140,6 +140,11 @@ void Context::finish_planning() {
     side_workspace_ =
         DeviceMemory(device, static_cast<std::size_t>(std::max<std::int64_t>(side_workspace_bytes_, 1)));
   planned_ = true;
+}
+
+std::size_t Context::workspace_bytes() const {
+  if (branch_ == 0) return workspace_.bytes();
+  return branch_ == 1 ? side_workspace_.bytes() : 0;
 }
 
 RowSums Context::row_sums(std::int64_t rows, std::int64_t channels, int max_pack) {

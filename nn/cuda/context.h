@@ -77,8 +77,8 @@ struct Context {
   void* workspace(std::int64_t bytes);
   /// Whether there is room for a candidate's workspace. If not, that is logged, and `search` leaves it out.
   bool has_workspace(PlanSearch& search, std::int64_t bytes);
-  std::size_t workspace_bytes() const { return branch_ == 0 ? workspace_.bytes() : side_workspace_.bytes(); }
-  std::int64_t workspace_limit = 0;  // of one plan
+  std::size_t workspace_bytes() const;  // of the current branch
+  std::int64_t workspace_limit = 0;     // of one plan
   void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }
   /// Partial sums of an operation. Launches take here(partials).
   void* partials(std::int64_t bytes);
@@ -94,7 +94,7 @@ struct Context {
     return static_cast<T*>(on_this_branch(shared));
   }
   NormState here(NormState state) const;
-  /// For two sums over the rows of an array of activations.
+  /// For two sums over the rows of an array of activations. They are branch 0's.
   RowSums row_sums(std::int64_t rows, std::int64_t channels, int max_pack = 8);
 
   // What a pass reads on the device (PassFeed), and what it reports.

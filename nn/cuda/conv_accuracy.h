@@ -17,10 +17,9 @@ class ConvAccuracy {
  public:
   /// An engine with a transform may have at most so many times the error of one without.
   static constexpr double largest_ratio = 3;
-  /// Of our own kernels: results in bfloat16, whose rounding alone gives about 1.2e-3, but for fewer than
-  /// `few_results` of them up to 2^-8; and in float32.
+  /// Of our own kernels: results in bfloat16, against rounded sums, so that rounding does not count; and in
+  /// float32.
   static constexpr double largest_own_error = 2e-3, largest_own_gradient_error = 1e-4;
-  static constexpr std::size_t few_results = 64;
 
   /// Of `problem`, whose operation has `tensors`, or `own` for our own kernels.
   ConvAccuracy(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
@@ -38,6 +37,7 @@ class ConvAccuracy {
     DataType type = DataType::f32;
     bool fused = false;  // with the bias
     const std::vector<float>* bias = nullptr;
+    bool rounds = false;  // compare with sums that are rounded to `type`
   };
 
   void prepare();

@@ -233,6 +233,27 @@ class OnTheGpu(Case):
                 parts_of_it = sum(mine["seconds"][k] for k in ("data", "forward", "backward", "exposed_comm", "update", "eval"))
                 self.assertLess(parts_of_it, 1.01 * mine["seconds"]["total"], mine)
 
+    def test_the_graph_of_a_step_follows_the_measured_branches(self):
+        """And the bits are those of a run without branches."""
+        models = {}
+        for branches, more in (("never", []), ("measured", ["--set", "exchange.transport=nccl"])):
+            folder = self.path(branches)
+            result = run("train", self.config, "--out", folder, *FIXED, "--set", "train.epochs=40", "--steps", "16", *more,
+                         "--set", f"train.branches={branches}", ranks=2, wrap=A_HOST_EACH)
+            self.assertEqual(result.status, 0, result)
+            models[branches] = model(folder, "step-000016")
+            with open(os.path.join(folder, "summary.json")) as file:
+                times = json.load(file).get("branches", [])
+            if branches == "never":
+                self.assertEqual(times, [])
+                continue
+            self.assertIn("from step 12 on, backward, exchange and update are one CUDA graph", result.err)
+            self.assertTrue(times)
+            for time in times:
+                self.assertRegex(time, r"^(backward|a part of backward): [\d.]+ ms, on branches [\d.]+ ms$")
+        for name, value in models["never"].items():
+            self.assertTrue(np.array_equal(value, models["measured"][name]), name)
+
     def test_ranks_that_capture_differently_are_refused(self):
         one_without = ["sh", "-c", 'export NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo;'
                                    'test $NCCL_HOSTID = rank0 || exec "$0" "$@" --set train.cuda_graphs=false; exec "$0" "$@"']

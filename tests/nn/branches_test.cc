@@ -100,9 +100,8 @@ TEST(Branches, ConflictingTasksKeepTheirOrder) {
         t.accesses.push_back(a);
       }
       t.seconds = static_cast<double>(1 + draw(10)) * 1e-6;
-      t.first_branch = static_cast<std::size_t>(draw(2));
-      t.last_branch = t.first_branch + static_cast<std::size_t>(
-                                           draw(static_cast<std::int64_t>(most_branches - t.first_branch)));
+      t.avoids_first = draw(2) == 0;
+      t.last_branch = static_cast<std::size_t>(draw(most_branches));
     }
     const BranchSchedule schedule = place_on_branches(tasks);
     ASSERT_EQ(schedule.tasks.size(), tasks.size());
@@ -110,7 +109,6 @@ TEST(Branches, ConflictingTasksKeepTheirOrder) {
     std::vector<bool> awaited(tasks.size(), false);
     for (std::size_t j = 0; j < tasks.size(); ++j) {
       const BranchSchedule::Place& place = schedule.tasks[j];
-      EXPECT_GE(place.branch, tasks[j].first_branch);
       EXPECT_LE(place.branch, tasks[j].last_branch);
       for (const std::size_t i : place.waits) {
         EXPECT_LT(i, j);
@@ -158,6 +156,19 @@ TEST(Branches, WhatIsIndependentRunsAtTheSameTime) {
   }
   EXPECT_EQ(branches.size(), 3u);
   EXPECT_EQ(schedule.tasks.back().waits.size(), 2u);
+}
+
+// On branch 1, unless that is behind by what the task takes.
+TEST(Branches, ATaskThatAvoidsTheFirstBranchBalancesThemAllTheSame) {
+  std::vector<BranchTask> tasks{task({access(0, 1, true)})};
+  for (int side = 0; side < 4; ++side) {
+    tasks.push_back(task({access(0, 1, false), access(10 + side, 11 + side, true)}, 1));
+    tasks.back().avoids_first = true;
+  }
+  const BranchSchedule schedule = place_on_branches(tasks);
+  std::vector<std::size_t> branches;
+  for (const BranchSchedule::Place& place : schedule.tasks) branches.push_back(place.branch);
+  EXPECT_EQ(branches, (std::vector<std::size_t>{0, 1, 0, 1, 0}));
 }
 
 TEST(Branches, AChainHasOneBranch) {

@@ -213,8 +213,6 @@ class Memory {
   std::map<std::size_t, int> whole_;
 };
 
-/// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
-/// still to be read, and every read finds what was written last.
 const std::string group_network =
     "input: [16, 16, 3]\nclasses: 5\nlayers:\n"
     "  - {conv: c0, filters: 8, kernel: 3}\n  - {group_norm: n0, groups: 2}\n  - {relu: r0}\n"
@@ -223,17 +221,15 @@ const std::string group_network =
     "  - {add: s, input: [r2, r1]}\n  - {relu: r3}\n  - {conv: c3, filters: 8, kernel: 3}\n"
     "  - {group_norm: n3, groups: 1}\n  - {relu: r4}\n  - flatten\n  - {dense: fc, units: 5}\n";
 
-class PlanMemory : public testing::TestWithParam<std::tuple<const char*, Recompute>> {};
+Graph graph_named(const std::string& name) {
+  if (name == "recompute") return read_graph(config::parse_text(recompute_network, "net.yaml"));
+  if (name == "groups") return read_graph(config::parse_text(group_network, "net.yaml"));
+  return read_graph(config::parse_file(LPSGD_SOURCE_DIR "/configs/networks/" + name + ".yaml"));
+}
 
-TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
-  const auto& [file, recompute] = GetParam();
-  const Graph graph = read_graph(
-      std::string(file) == "recompute" ? config::parse_text(recompute_network, "net.yaml")
-      : std::string(file) == "groups"
-          ? config::parse_text(group_network, "net.yaml")
-          : config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
-  const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
-  const Plan plan = make_plan(graph, true, type, recompute);
+/// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
+/// still to be read, and every read finds what was written last.
+void check_memory(const std::string& file, const Graph& graph, const Plan& plan, Recompute recompute) {
   Memory memory(plan);
   const auto value = [&](std::size_t v, const std::string& reader) {
     EXPECT_TRUE(memory.has_value(v)) << file << ": " << reader << " reads value " << v << ": overwritten";
@@ -301,11 +297,62 @@ TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
   }
   value(scores, "the caller");
 }
+class PlanMemory : public testing::TestWithParam<std::tuple<const char*, Recompute>> {
+ protected:
+  const std::string file{std::get<0>(GetParam())};
+  const Recompute recompute = std::get<1>(GetParam());
+  const Graph graph = graph_named(file);
+  const DataType type = file == "alexnet" ? DataType::f32 : DataType::bf16;
+};
+
+TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
+  check_memory(file, graph, make_plan(graph, true, type, recompute), recompute);
+  check_memory(file, graph, make_plan(graph, true, type, recompute, 3), recompute);
+  check_memory(file, graph, make_branching_plan(graph, type, recompute), recompute);
+}
+
+TEST_P(PlanMemory, BranchesTakeLittleMore) {
+  const std::int64_t least = make_plan(graph, true, type, recompute).arena;
+  EXPECT_LE(make_branching_plan(graph, type, recompute).arena, least + least / 64);
+  EXPECT_GT(make_plan(graph, true, type, recompute, 100).arena, least);
+}
+
 INSTANTIATE_TEST_SUITE_P(Networks, PlanMemory,
                          testing::Combine(testing::Values("resnet20", "resnet50", "densenet40_12",
                                                           "bn_inception", "alexnet", "lstm_wikitext2",
                                                           "recompute", "groups"),
                                           testing::Values(Recompute::none, Recompute::batch_norm)));
+
+/// For how many steps of backward what a convolution has read keeps its place at least.
+std::size_t steps_kept(const Plan& plan, const Graph& graph) {
+  std::size_t least = plan.steps.size();
+  Memory memory(plan);
+  for (std::size_t s = plan.steps.size(); s-- > 0;) {
+    const PlanStep& conv = plan.steps[s];
+    const std::string kind = graph.nodes[conv.node].kind;
+    if (!conv.has_backward || kind != "conv" || conv.inputs[0] == 0) continue;
+    memory.write_value(conv.inputs[0]);
+    memory.write_gradient(conv.output_gradients[0]);
+    for (std::size_t next = s; next-- > 0;) {
+      const PlanStep& step = plan.steps[next];
+      if (step.sum_into) memory.write_gradient(*step.sum_into);
+      if (step.masked) memory.write_gradient(*step.masked);
+      for (const auto& g : step.input_gradients)
+        if (g) memory.write_gradient(*g);
+      if (memory.has_value(conv.inputs[0]) && memory.has_gradient(conv.output_gradients[0])) continue;
+      least = std::min(least, s - next - 1);
+      break;
+    }
+  }
+  return least;
+}
+
+TEST(Plan, MemoryIsUsedAgainAfterADelay) {
+  const Graph graph = graph_named("resnet20");
+  EXPECT_EQ(steps_kept(make_plan(graph, true), graph), 0u);
+  for (const std::size_t delay : {1, 2, 5})
+    EXPECT_GE(steps_kept(make_plan(graph, true, DataType::f32, Recompute::none, delay), graph), delay);
+}
 
 TEST(Plan, NormsThatForwardDoesNotKeepAreRecomputedOnce) {
   const Graph graph = read_graph(config::parse_text(recompute_network, "net.yaml"));

@@ -5,6 +5,7 @@ memory that is shared, gradients that are summed.
     random_networks_test.py DUMP_GRADIENTS FIRST_SEED COUNT [cuda]
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class Network:
         self.random = random.Random(self.seed)
         size = self.random.choice([(6, 6), (7, 9), (8, 8), (12, 5)])
         self.values = [Value("in", (*size, self.random.choice([3, 4])))]
-        self.add("conv", [self.values[0]], filters=self.random.choice([4, 8, 12]), kernel=3, pad=1)
+        self.add("conv", [self.values[0]], filters=self.random.choice([4, 8, 12, 16]), kernel=3, pad=1)
         for _ in range(self.random.randrange(4, 16)):
             before = [v for v in self.values[1:] if v.shape[:2] != (1, 1)][-4:]
             self.grow(before[-1] if self.random.random() < 0.7 else self.random.choice(before))  # mostly chains
@@ -103,7 +104,7 @@ class Network:
         if kind == "conv":
             kernel = r.choice([1, 1, 3])
             groups = r.choice([1, 1, 2]) if c % 2 == 0 else 1
-            self.add("conv", [x], filters=r.choice([4, 8, 12]), kernel=kernel, pad=kernel // 2, groups=groups,
+            self.add("conv", [x], filters=r.choice([4, 8, 12, 16]), kernel=kernel, pad=kernel // 2, groups=groups,
                      stride=r.choice([1, 1, 2]) if min(h, w) > 2 else 1, bias=r.random() < 0.5)
         elif kind == "norm":
             kind = r.choice(["batch_norm", "batch_norm", "group_norm", "group_norm", "layer_norm"])
@@ -244,16 +245,18 @@ def differs(dump, network, device, folder):
     return found
 
 
-def differs_on_branches(dump, folder, compute):
+def differs_on_branches(dump, network, folder):
     """Whether steps on several branches of a CUDA graph give other bits than on one, from the inputs in the folder."""
-    found = []
-    for branches in "never", "always":
-        # The third step captures the passes.
-        subprocess.run([dump, folder / "network.yaml", folder / "in", folder / "out", "--steps", "4", "--device", "cuda",
-                        "--compute", compute, "--branches", branches], check=True, timeout=120)
-        found.append(load(folder / "out"))
-    one, several = found
-    return any(not np.array_equal(one[name], several[name], equal_nan=True) for name in one)
+    def steps(branches, order=None):
+        # The third step captures the passes. With an order, the emulated GPU runs tasks after random delays.
+        words = ["--compute", ["fp32", "bf16"][network.seed % 2], "--recompute", ["none", "batch_norm"][network.seed // 2 % 2]]
+        subprocess.run([dump, folder / "network.yaml", folder / "in", folder / "out", "--steps", "4", "--device", "cuda", *words,
+                        "--branches", branches], check=True, timeout=120, env={**os.environ, **({"LPSGD_EMULATED_ORDER": order} if order else {})})
+        return load(folder / "out")
+
+    one = steps("never")
+    return any(not np.array_equal(one[name], several[name], equal_nan=True)
+               for several in (steps("always"), steps("always", str(network.seed + 1))) for name in one)
 
 
 def main():
@@ -267,7 +270,7 @@ def main():
             if found:
                 failed += 1
                 print(f"seed {seed}: {found[1]} is {found[0]:.3g} off (at most {LIMIT})\n{network.text()}", flush=True)
-            elif device == "cuda" and differs_on_branches(dump, Path(folder), ["fp32", "bf16"][seed % 2]):
+            elif device == "cuda" and differs_on_branches(dump, network, Path(folder)):
                 failed += 1
                 print(f"seed {seed}: other bits on several branches\n{network.text()}", flush=True)
     print(f"{count - failed} of {count} networks agree with PyTorch")
