@@ -61,7 +61,7 @@ class CpuCoder final : public Coder {
     }
     shared_.clock.exposed_from = std::numeric_limits<double>::infinity();
   }
-  void submitted(std::size_t) override {}
+  void submitted(std::size_t, StreamView) override {}
   void end_step(double busy) override { times_.busy += busy; }
   void waiting() override {
     waiting_since_ = now_seconds();

@@ -180,10 +180,10 @@ void Exchange::begin(std::uint32_t step, std::size_t part) {
   coder_->begin_step();
 }
 
-void Exchange::submit(std::size_t tensor) {
+void Exchange::submit(std::size_t tensor, StreamView behind) {
   require(open_, "submit() without begin()");
   require(submitted_ < part_.end && order_[submitted_] == tensor, "a tensor was submitted out of order");
-  coder_->submitted(++submitted_);
+  coder_->submitted(++submitted_, behind);
   if (!options_.overlap) return;
   if (shared_->transport.ordered()) {
     std::size_t ready = next_;

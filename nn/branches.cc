@@ -21,10 +21,10 @@ bool conflict(const BranchTask& a, const BranchTask& b) {
 }
 
 /// Of each branch: how many of its tasks are done.
-using Done = std::array<std::size_t, most_branches>;
+using Done = std::array<std::size_t, most_branches + 1>;
 
 void join(Done& into, const Done& other) {
-  for (std::size_t b = 0; b < most_branches; ++b) into[b] = std::max(into[b], other[b]);
+  for (std::size_t b = 0; b < into.size(); ++b) into[b] = std::max(into[b], other[b]);
 }
 
 class Placing {
@@ -68,9 +68,9 @@ class Placing {
     for (std::size_t other = t; other-- > 0;)
       if (conflict(task, tasks_[other])) before.push_back(other);
 
-    std::size_t chosen = 0;
+    std::size_t chosen = task.announces ? announcing_branch : 0;
     double start = 0, least = 0;
-    for (std::size_t b = 0; b <= task.last_branch; ++b) {
+    for (std::size_t b = 0; b <= task.last_branch && !task.announces; ++b) {
       double at = branches_[b].free_from;
       for (const std::size_t other : before)
         at =
@@ -96,7 +96,7 @@ class Placing {
 
   std::span<const BranchTask> tasks_;
   std::vector<Placed> placed_;
-  std::array<Branch, most_branches> branches_;
+  std::array<Branch, most_branches + 1> branches_;
   BranchSchedule out_;
 };
 
@@ -110,8 +110,9 @@ bool Access::conflicts_with(const Access& other) const {
 }
 
 std::size_t BranchSchedule::branches() const {
-  std::array<bool, most_branches> used{};
+  std::array<bool, most_branches + 1> used{};
   for (const Place& place : tasks) used[place.branch] = true;
+  used[announcing_branch] = false;
   return static_cast<std::size_t>(std::ranges::count(used, true));
 }
 

@@ -22,8 +22,9 @@ constexpr int unsettled_runs(Branches branches) {
   return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs : 0);
 }
 
-/// The most branches of a pass.
-inline constexpr std::size_t most_branches = 4;
+/// The most branches of a pass on which operations run; and the number of one more, which waits for them and
+/// announces gradients, so that none of the others has to wait.
+inline constexpr std::size_t most_branches = 4, announcing_branch = most_branches;
 
 /// Memory that a task reads or writes, from `begin` to before `end`.
 struct Access {
@@ -45,6 +46,7 @@ struct BranchTask {
   std::size_t last_branch = 0;  // it may run on branches 0 to this one; branch 0 goes on behind the pass
   /// It runs on branch 0 only if it starts there earlier by its own seconds: others wait for that branch.
   bool avoids_first = false;
+  bool announces = false;      // it runs on announcing_branch alone
   std::int64_t workspace = 0;  // bytes
 };
 
@@ -58,7 +60,7 @@ struct BranchSchedule {
   std::vector<Place> tasks;       // to be queued in this order
   std::vector<std::size_t> ends;  // tasks that branch 0 waits for at the end
   double seconds = 0;             // from the first to the last, by the estimates
-  std::size_t branches() const;   // on which there are tasks
+  std::size_t branches() const;   // on which there are operations
   bool is_parallel() const { return branches() > 1; }
 };
 

@@ -86,14 +86,14 @@ void Network::Impl::move_carried(const Samples& samples, bool training, bool in)
   }
 }
 
-void Network::Impl::run(Backend::Part part, std::size_t index, const std::function<void()>& work,
-                        const std::function<void()>& on_branches) {
-  uses_graphs ? backend->run(part, index, work, on_branches) : work();
-}
-
-std::function<void()> Network::Impl::when_parallel(const BranchSchedule& schedule,
-                                                   std::function<void()> work) const {
-  return has_branches && schedule.is_parallel() ? std::move(work) : nullptr;
+/// By reference: functions that hold copies would allocate memory.
+template <class Work, class OnBranches>
+void Network::Impl::run(Backend::Part part, std::size_t index, const Work& work,
+                        const BranchSchedule& schedule, const OnBranches& on_branches) {
+  if (!uses_graphs) return work();
+  std::function<void()> branches;
+  if (has_branches && schedule.is_parallel()) branches = std::cref(on_branches);
+  backend->run(part, index, std::cref(work), branches);
 }
 
 void Network::Impl::forward(const Samples& samples, Pass pass) {
@@ -121,8 +121,8 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
     forward_on_branches(pass);
     loss->forward(pass, samples.labels);
   };
-  run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all,
-      when_parallel(forward_schedule, on_branches));
+  run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all, forward_schedule,
+      on_branches);
   move_carried(samples, pass.training, false);
   has_host_logits = false;
   is_trained = pass.training;
@@ -210,7 +210,7 @@ void Network::Impl::backward_whole() {
     finish();
   };
   run(is_last ? Backend::Part::backward : Backend::Part::micro_backward, is_last || micro_batch == 0 ? 0 : 1,
-      work, when_parallel(backward_schedule, on_branches));
+      work, backward_schedule, on_branches);
 }
 
 void Network::Impl::mean(const GradientAccumulation::Mean& of) {
@@ -239,11 +239,16 @@ void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>&
       backward_on_branches(begin, end, segment.schedule);
       mean(segment.mean);
     };
-    run(Backend::Part::backward_segment, i, work, when_parallel(segment.schedule, on_branches));
-    for (std::size_t s = end; s-- > begin;)
-      for (const std::size_t t : steps[s].tensors) announce(t);
+    run(Backend::Part::backward_segment, i, work, segment.schedule, on_branches);
+    announce_segment(i, announce);
     end = begin;
   }
+}
+
+void Network::Impl::announce_segment(std::size_t index, const std::function<void(std::size_t)>& announce) {
+  const std::size_t end = index == 0 ? steps.size() : segments[index - 1].begin;
+  for (std::size_t s = end; s-- > segments[index].begin;)
+    for (const std::size_t t : steps[s].tensors) announce(t);
 }
 
 void Network::backward(const std::function<void(std::size_t)>& announce) {
@@ -251,6 +256,8 @@ void Network::backward(const std::function<void(std::size_t)>& announce) {
   impl_->backend->prepare_thread();
   if (!announce || impl_->micro_batch + 1 < impl_->options.micro_batches)
     impl_->backward_whole();
+  else if (impl_->announces_on_branches())
+    impl_->backward_with_announcements(announce);
   else if (impl_->uses_graphs && !impl_->segments.empty())
     impl_->backward_by_segments(announce);
   else
@@ -276,6 +283,7 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
     impl_->segments.push_back({begin, impl_->mean_of_steps(s, end), impl_->backward_schedule_of(begin, end)});
     end = s;
   }
+  impl_->make_announcing_tasks();
 }
 
 BatchMetrics Network::take_metrics() {
@@ -294,6 +302,10 @@ std::span<const float> Network::logits() const {
 
 StreamView Network::stream() const {
   return impl_->backend->stream();
+}
+
+StreamView Network::announcing_stream() const {
+  return impl_->backend->queue();
 }
 
 std::vector<std::string> Network::choices() const {

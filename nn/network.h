@@ -166,7 +166,7 @@ class Network {
   /// micro-batch that is not the step's last one, they are only added to those before, and `announce` is not
   /// called; behind the last one gradients() become the mean over the micro-batches. Calls announce(tensor)
   /// for each tensor, in announce_order(), as soon as its gradient is final. On a GPU that is when the work
-  /// has been queued on stream().
+  /// has been queued on announcing_stream().
   void backward(const std::function<void(std::size_t)>& announce);
   /// On a GPU, cuts backward into segments, each launched as one graph: a segment ends behind the layer of
   /// each of `tensors`, and the tensors of a segment are announced behind it. `tensors` are in
@@ -179,6 +179,9 @@ class Network {
   std::span<const float> logits() const;
   /// The queue that passes run on.
   StreamView stream() const;
+  /// The queue behind whose work the gradients are final that backward announces now; not during backward it
+  /// is stream().
+  StreamView announcing_stream() const;
   /// The algorithms that the libraries use, one line each. Empty if there was no choice.
   std::vector<std::string> choices() const;
   /// How many passes and segments are captured as CUDA graphs.

@@ -267,9 +267,44 @@ void Network::Impl::run_task(const Task& task) {
     case Task::Kind::parameters:
       return step.op->backward_parameters();
     case Task::Kind::forward:
+    case Task::Kind::announce:
       break;
   }
-  require(false, "a forward task in backward");
+  require(false, "no task of backward");
+}
+
+void Network::Impl::make_announcing_tasks() {
+  announcing_tasks.clear();
+  if (!has_branches) return;
+  std::size_t end = steps.size();
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::span<const Task> own = tasks_of(segments[i].begin, end);
+    announcing_tasks.insert(announcing_tasks.end(), own.begin(), own.end());
+    Task& task = announcing_tasks.emplace_back(Task{.kind = Task::Kind::announce, .step = i, .needs = {}});
+    task.needs.announces = true;
+    for (std::size_t s = segments[i].begin; s < end; ++s)
+      for (const std::size_t t : steps[s].tensors)
+        task.needs.accesses.push_back({.space = Access::Space::gradients,
+                                       .begin = tensors[t].offset,
+                                       .end = tensors[t].offset + tensors[t].elements,
+                                       .writes = true});
+    end = segments[i].begin;
+  }
+  announcing_schedule = schedule_of(announcing_tasks);
+}
+
+bool Network::Impl::announces_on_branches() const {
+  return !announcing_tasks.empty() && announcing_schedule.is_parallel() && backend->is_capturing() &&
+         backend->prefers_branches(Backend::Part::backward_segment);
+}
+
+void Network::Impl::backward_with_announcements(const std::function<void(std::size_t)>& announce) {
+  backend->run_on_branches(announcing_schedule, [&](std::size_t t) {
+    const Task& task = announcing_tasks[t];
+    if (task.kind != Task::Kind::announce) return run_task(task);
+    mean(segments[task.step].mean);
+    announce_segment(task.step, announce);
+  });
 }
 
 void Network::Impl::forward_on_branches(const Pass& pass) {

@@ -53,9 +53,10 @@ struct Network::Impl {
       prepare,
       backward,
       inputs,
-      parameters
+      parameters,
+      announce
     } kind = Kind::forward;
-    std::size_t step = 0;
+    std::size_t step = 0;  // to announce: a segment
     BranchTask needs;
   };
 
@@ -66,11 +67,10 @@ struct Network::Impl {
 
   void build(const Graph& graph);
   void forward(const Samples& samples, Pass pass);
-  /// Runs a part of a step. `on_branches` may be empty.
-  void run(Backend::Part part, std::size_t index, const std::function<void()>& work,
-           const std::function<void()>& on_branches);
-  /// `work`, if the schedule has several branches.
-  std::function<void()> when_parallel(const BranchSchedule& schedule, std::function<void()> work) const;
+  /// Runs a part of a step: `work`, or the same `on_branches`, if the schedule has several.
+  template <class Work, class OnBranches>
+  void run(Backend::Part part, std::size_t index, const Work& work, const BranchSchedule& schedule,
+           const OnBranches& on_branches);
   /// What backward needs before the step's own: outputs computed again, and the sum of its gradients.
   void prepare_backward(Step& step);
   void backward(Step& step);
@@ -81,6 +81,7 @@ struct Network::Impl {
   void mean(const GradientAccumulation::Mean& of);
   GradientAccumulation::Mean mean_of_steps(std::size_t begin, std::size_t end) const;
   void backward_by_segments(const std::function<void(std::size_t)>& announce);
+  void announce_segment(std::size_t index, const std::function<void(std::size_t)>& announce);
 
   // On several branches (nn/network_branches.cc). Backward is that of steps `begin` to before `end`, and of
   // the loss if the last step is among them.
@@ -90,6 +91,11 @@ struct Network::Impl {
   std::span<const Task> tasks_of(std::size_t begin, std::size_t end) const;
   BranchSchedule backward_schedule_of(std::size_t begin, std::size_t end) const;
   void run_task(const Task& task);
+  /// Inserts into the tasks of backward those that announce the segments' tensors.
+  void make_announcing_tasks();
+  /// Whether backward, in a larger graph, is to be one part on branches in place of segments.
+  bool announces_on_branches() const;
+  void backward_with_announcements(const std::function<void(std::size_t)>& announce);
   void forward_on_branches(const Pass& pass);
   void backward_on_branches(std::size_t begin, std::size_t end, const BranchSchedule& schedule);
 
@@ -132,6 +138,8 @@ struct Network::Impl {
   bool has_branches = false;
   std::vector<Task> forward_tasks, backward_tasks;  // in the order of the passes; only if it has branches
   BranchSchedule forward_schedule, backward_schedule;
+  std::vector<Task> announcing_tasks;  // those of backward, and the announcements; empty: no segments
+  BranchSchedule announcing_schedule;
 
  private:
   /// Runs `work`, with a span of it if there is a trace.

@@ -279,7 +279,14 @@ class Backend {
   virtual bool reserve_branches(std::int64_t /*workspace*/, bool /*measures*/) { return false; }
   /// NetworkBranches::times.
   virtual std::vector<std::string> branch_times() const { return {}; }
-  /// Calls work(task) for each task of the schedule: what it queues runs on the task's branch. Within run().
+  /// Whether the part, when it was measured, took less time with branches; true also if `measures` is false.
+  virtual bool prefers_branches(Part) const { return false; }
+  /// The stream of the current branch; outside of run_on_branches(), stream().
+  virtual StreamView queue() const { return stream(); }
+  /// Whether what is queued on stream() now becomes part of a CUDA graph.
+  virtual bool is_capturing() const { return false; }
+  /// Calls work(task) for each task of the schedule: what it queues runs on the task's branch. To be called
+  /// while a graph is captured.
   virtual void run_on_branches(const BranchSchedule&, const std::function<void(std::size_t)>& /*work*/) {
     require(false, "this backend has no branches");
   }

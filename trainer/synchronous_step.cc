@@ -144,7 +144,8 @@ void SynchronousStep::backward() {
   // With one rank a GPU launches backward as one graph instead of one per milestone.
   const bool alone = transport_.size() == 1 && on_gpu_;
   if (run_.exchange.overlap && !alone)
-    return network_.backward([this](std::size_t tensor) { exchange_->submit(tensor); });
+    return network_.backward(
+        [this](std::size_t tensor) { exchange_->submit(tensor, network_.announcing_stream()); });
   network_.backward({});
   for (const std::size_t tensor : network_.announce_order()) exchange_->submit(tensor);
 }

@@ -40,8 +40,9 @@ class DeviceCoder final : public Coder {
 
   std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) override;
   void begin_step() override;
-  void submitted(std::size_t tensors) override {
-    if (std::optional<Event>& event = submitted_[tensors - 1]) event->record(streams_.compute);
+  void submitted(std::size_t tensors, StreamView behind) override {
+    if (std::optional<Event>& event = submitted_[tensors - 1])
+      event->record(behind.device().is_cuda() ? behind : streams_.compute);
   }
   void waiting() override { turns_[turn_].waiting.record(streams_.compute); }
   void end_step(double busy) override;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <utility>
 
+#include "core/capture.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "nn/cuda/captured_pass.h"
@@ -46,11 +47,21 @@ class CudaBackend final : public Backend {
   std::vector<std::string> choices() const override { return context_.choices; }
   std::vector<std::string> branch_times() const override {
     std::vector<std::string> out;
-    for (const std::deque<CapturedPass>& part : passes_)
-      for (const CapturedPass& pass : part)
-        if (!pass.comparison().empty()) out.push_back(pass.comparison());
+    for (std::size_t part = 0; part < passes_.size(); ++part)
+      for (const CapturedPass& pass : passes_[part])
+        if (const auto& seconds = pass.comparison())
+          out.push_back(fmt::format("{}: {:.3f} ms, on branches {:.3f} ms", name_of(static_cast<Part>(part)),
+                                    1e3 * seconds->plain, 1e3 * seconds->branching));
     return out;
   }
+  bool prefers_branches(Part part) const override {
+    CapturedPass::Comparison sum;
+    for (const CapturedPass& pass : passes_[static_cast<std::size_t>(part)])
+      if (pass.comparison()) sum += *pass.comparison();
+    return !measures_branches_ || sum.prefers_branches();
+  }
+  StreamView queue() const override { return context_.queue(); }
+  bool is_capturing() const override { return lpsgd::is_capturing(context_.stream); }
   std::size_t captured() const override {
     std::size_t count = 0;
     for (const std::deque<CapturedPass>& part : passes_)

@@ -1,7 +1,5 @@
 #include "nn/cuda/captured_pass.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -32,7 +30,7 @@ void CapturedPass::run(StreamView stream, const char* name, const Work& pass, co
     }
   }
   if (is_captured())
-    launch(stream, name);
+    launch(stream);
   else
     pass();
 }
@@ -53,8 +51,8 @@ void CapturedPass::capture(StreamView stream, const char* name, const Work& pass
   measures_ = measures;
 }
 
-void CapturedPass::launch(StreamView stream, const char* name) {
-  if (measures_ && measured_.size() == 2 * measured_runs) choose(name);
+void CapturedPass::launch(StreamView stream) {
+  if (measures_ && measured_.size() == 2 * measured_runs) choose();
   if (!measures_) return graphs_[kept_].launch(stream);
   Measured& now = measured_.emplace_back(Measured{measured_.size() % 2 == 0 ? plain : branching,
                                                   Event(stream.device(), Event::Timing::on),
@@ -64,15 +62,17 @@ void CapturedPass::launch(StreamView stream, const char* name) {
   now.end.record(stream);
 }
 
-void CapturedPass::choose(const char* name) {
+bool CapturedPass::Comparison::prefers_branches() const {
+  return branching < least_gain * plain;
+}
+
+void CapturedPass::choose() {
   measured_.back().end.synchronize();
   std::array<double, 2> best;
   best.fill(std::numeric_limits<double>::infinity());
   for (const Measured& m : measured_) best[m.way] = std::min(best[m.way], seconds_between(m.begin, m.end));
-  if (best[branching] < least_gain * best[plain]) kept_ = branching;
-  comparison_ =
-      fmt::format("{}: {:.3f} ms, on branches {:.3f} ms", name, 1e3 * best[plain], 1e3 * best[branching]);
-  log::debug("{}", comparison_);
+  comparison_ = {best[plain], best[branching]};
+  if (comparison_->prefers_branches()) kept_ = branching;
   graphs_[kept_ == plain ? branching : plain] = {};
   measured_.clear();
   measures_ = false;

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <functional>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "core/capture.h"
@@ -25,8 +25,17 @@ class CapturedPass {
   /// `name` is for the log.
   void run(StreamView stream, const char* name, const Work& pass, const Work& on_branches, bool measures);
   bool is_captured() const { return graphs_[kept_].is_captured(); }
-  /// "backward: 1.203 ms, on branches 0.917 ms"; empty if the ways have not been compared.
-  const std::string& comparison() const { return comparison_; }
+  /// Seconds of both ways; nothing if they have not been compared.
+  struct Comparison {
+    double plain = 0, branching = 0;
+    Comparison& operator+=(const Comparison& o) {
+      plain += o.plain;
+      branching += o.branching;
+      return *this;
+    }
+    bool prefers_branches() const;
+  };
+  const std::optional<Comparison>& comparison() const { return comparison_; }
 
  private:
   enum Way : std::size_t { plain, branching };
@@ -36,16 +45,16 @@ class CapturedPass {
   };
 
   void capture(StreamView stream, const char* name, const Work& pass, const Work& on_branches, bool measures);
-  void launch(StreamView stream, const char* name);
+  void launch(StreamView stream);
   /// Waits for the measured runs, and keeps the faster way.
-  void choose(const char* name);
+  void choose();
 
   int runs_ = 0;
   std::array<CapturedGraph, 2> graphs_;  // by Way
   Way kept_ = plain;
   std::vector<Measured> measured_;
   bool measures_ = false, can_branch_ = true;
-  std::string comparison_;
+  std::optional<Comparison> comparison_;
 };
 
 }  // namespace lpsgd::cuda

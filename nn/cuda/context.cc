@@ -175,7 +175,7 @@ NormState Context::here(NormState state) const {
 
 void Context::reserve_branches(std::int64_t workspace) {
   side_workspace_bytes_ = workspace;
-  for (std::size_t b = 1; b < most_branches; ++b) branches_.emplace_back(device);
+  for (std::size_t b = 1; b <= announcing_branch; ++b) branches_.emplace_back(device);
   side_shared_ = array<std::byte>(static_cast<std::int64_t>(branches_.size()) * shared_bytes);
 }
 
@@ -189,7 +189,7 @@ void Context::run_on_branches(const BranchSchedule& schedule, const std::functio
   while (branch_ends_.size() <= schedule.tasks.size()) branch_ends_.emplace_back(device);
   Event& begin = branch_ends_.back();
   begin.record(stream);
-  std::array<bool, most_branches> has_begun{true};
+  std::array<bool, most_branches + 1> has_begun{true};
   try {
     for (std::size_t t = 0; t < schedule.tasks.size(); ++t) {
       const BranchSchedule::Place& place = schedule.tasks[t];

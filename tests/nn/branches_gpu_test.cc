@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/capture.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/trained_network.h"
 
@@ -112,6 +113,64 @@ TEST_F(BranchesGpu, MicroBatchesAndRecomputedOutputsAreTheSame) {
       segments.step(s, true);
       expect_equal(always, plain);
       expect_equal(segments, plain);
+    }
+  }
+}
+
+// In a larger graph backward is one part on branches, whose gradients are announced when they are final: what
+// waits for an event of announcing_stream() copies them before anything else of backward is done.
+TEST_P(EveryArithmetic, ALargerGraphAnnouncesFinalGradients) {
+  if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
+  for (const std::int64_t micro_batches : {1, 2}) {
+    NetworkOptions options = options_of(GetParam(), device, Branches::never);
+    options.micro_batches = micro_batches;
+    Trained plain(towers, options);
+    options.branches = Branches::always;
+    Trained larger(towers, options);
+    const std::vector<std::size_t>& order = plain.network.announce_order();
+    larger.network.announce_behind(std::vector{order[1], order[2], order[order.size() / 2]});
+    const Stream other(device);
+    Event announced(device), copied(device);
+    DeviceBuffer<float> copy(device, plain.network.gradients().size());
+    CapturedGraph graph;
+    for (int s = 0; s < 7; ++s) {
+      SCOPED_TRACE(s);
+      plain.step(s);
+      if (s < 3) {  // the network's own passes are captured
+        larger.step(s, true);
+        continue;
+      }
+      for (std::int64_t m = 0; m < micro_batches; ++m) {
+        larger.network.forward_train({.inputs = larger.part(larger.inputs, m),
+                                      .labels = larger.part(larger.labels, m),
+                                      .micro_batch = m},
+                                     s);
+        if (m + 1 < micro_batches) larger.network.backward({});
+      }
+      larger.announced.clear();
+      graph.capture(larger.network.stream(), [&] {
+        larger.network.backward([&](std::size_t t) {
+          larger.announced.push_back(t);
+          const TensorInfo& info = larger.network.tensors()[t];
+          const auto at = static_cast<std::size_t>(info.offset), n = static_cast<std::size_t>(info.elements);
+          EXPECT_NE(larger.network.announcing_stream().handle(), larger.network.stream().handle());
+          announced.record(larger.network.announcing_stream());
+          other.wait(announced);
+          copy_values(copy.view().subspan(at, n), larger.network.gradients().subspan(at, n), other);
+        });
+        copied.record(other);
+        larger.network.stream().wait(copied);
+      });
+      graph.launch(larger.network.stream());
+      EXPECT_EQ(larger.announced, order);
+      EXPECT_EQ(larger.network.announcing_stream().handle(), larger.network.stream().handle());
+      const std::vector<float> expected = plain.gradients(),
+                               found = on_host(std::as_const(copy).view(), larger.network.stream());
+      for (const TensorInfo& t : plain.network.tensors())
+        for (std::int64_t i = t.offset; i < t.offset + t.elements; ++i)
+          ASSERT_EQ(found[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << t.name;
+      larger.optimizer.step(larger.network.parameters(), larger.network.gradients());
+      expect_equal(larger, plain);
     }
   }
 }

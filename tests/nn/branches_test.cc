@@ -101,6 +101,7 @@ TEST(Branches, ConflictingTasksKeepTheirOrder) {
       }
       t.seconds = static_cast<double>(1 + draw(10)) * 1e-6;
       t.avoids_first = draw(2) == 0;
+      t.announces = draw(6) == 0;
       t.last_branch = static_cast<std::size_t>(draw(most_branches));
     }
     const BranchSchedule schedule = place_on_branches(tasks);
@@ -109,7 +110,10 @@ TEST(Branches, ConflictingTasksKeepTheirOrder) {
     std::vector<bool> awaited(tasks.size(), false);
     for (std::size_t j = 0; j < tasks.size(); ++j) {
       const BranchSchedule::Place& place = schedule.tasks[j];
-      EXPECT_LE(place.branch, tasks[j].last_branch);
+      if (tasks[j].announces)
+        EXPECT_EQ(place.branch, announcing_branch);
+      else
+        EXPECT_LE(place.branch, tasks[j].last_branch);
       for (const std::size_t i : place.waits) {
         EXPECT_LT(i, j);
         EXPECT_NE(schedule.tasks[i].branch, place.branch);
