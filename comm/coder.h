@@ -124,8 +124,8 @@ class Coder {
   // thread makes if there is one.
   virtual void begin_step() = 0;
   /// The gradients of the first `tensors` tensors in announce order are final; on a device, once the work
-  /// queued so far on `behind` is done, or on the compute stream if that is no device's.
-  virtual void submitted(std::size_t tensors, StreamView behind = {}) = 0;
+  /// queued so far on `behind` is done. The CPU's stands for the compute stream.
+  virtual void submitted(std::size_t tensors, StreamView behind) = 0;
   /// finish() has been called.
   virtual void waiting() = 0;
   /// All units are done, or queued. `busy`: seconds of the host's clock in which units were in flight.

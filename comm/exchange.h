@@ -148,9 +148,9 @@ class Exchange {
   /// Opens step `step` (counted from 0; the dither depends on it), of the tensors of one part. begin(),
   /// check_finite() and take_stats() throw CommError if messages that were queued earlier have failed.
   void begin(std::uint32_t step, std::size_t part = 0);
-  /// The gradient of `tensor` is final; on a device, once the work queued so far on `behind` is done, or on
-  /// the compute stream if that is no device's. Does not wait for the exchange. The part's tensors are
-  /// submitted in `order`.
+  /// The gradient of `tensor` is final; on a device, once the work queued so far on `behind` is done, by
+  /// default on the compute stream. Does not wait for the exchange. The part's tensors are submitted in
+  /// `order`.
   void submit(std::size_t tensor, StreamView behind = {});
   /// The tensors whose submission lets a unit of the exchange begin, in order. A caller may hold back the
   /// tensors between two of them and submit them with the second.

@@ -191,7 +191,7 @@ void MessageCoder::encode(std::size_t bucket) {
   for (const std::size_t t : b.tensors) coded_[t] = true;
   b.state = Bucket::State::encoded;
   if (!options_.device.is_cuda()) use_gradients(b);
-  coder_->submitted(b.unit.ready_after);
+  coder_->submitted(b.unit.ready_after, {});
   b.coder->start({&b.unit, bucket});
   b.coder->encode(owners_);
 }

@@ -22,7 +22,7 @@ constexpr int unsettled_runs(Branches branches) {
   return uncaptured_runs + 1 + (branches == Branches::measured ? 2 * measured_runs : 0);
 }
 
-/// The most branches of a pass on which operations run; and the number of one more, which waits for them and
+/// The most branches of a pass on which layers run; and the number of one more, which waits for them and
 /// announces gradients, so that none of the others has to wait.
 inline constexpr std::size_t most_branches = 4, announcing_branch = most_branches;
 

@@ -170,7 +170,8 @@ class Network {
   void backward(const std::function<void(std::size_t)>& announce);
   /// On a GPU, cuts backward into segments, each launched as one graph: a segment ends behind the layer of
   /// each of `tensors`, and the tensors of a segment are announced behind it. `tensors` are in
-  /// announce_order(). Error if there is no such tensor. Another call cuts the next backward anew.
+  /// announce_order(). In a larger graph backward may be one part that announces at the same places. Error if
+  /// there is no such tensor. Another call cuts the next backward anew.
   void announce_behind(std::span<const std::size_t> tensors);
   /// Waits for the device.
   BatchMetrics take_metrics();
@@ -179,8 +180,8 @@ class Network {
   std::span<const float> logits() const;
   /// The queue that passes run on.
   StreamView stream() const;
-  /// The queue behind whose work the gradients are final that backward announces now; not during backward it
-  /// is stream().
+  /// Within `announce` of backward: the gradient is final once the work queued so far on this queue is done.
+  /// Otherwise stream(). If a larger graph is being captured, they may differ.
   StreamView announcing_stream() const;
   /// The algorithms that the libraries use, one line each. Empty if there was no choice.
   std::vector<std::string> choices() const;

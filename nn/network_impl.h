@@ -125,7 +125,7 @@ struct Network::Impl {
     GradientAccumulation::Mean mean;
     BranchSchedule schedule;  // if the network has branches
   };
-  std::vector<Segment> segments;                     // in backward's order; empty: no segments
+  std::vector<Segment> segments;  // in backward's order; empty: no segments, or no branches
   std::optional<GradientAccumulation> accumulation;  // of several micro-batches
   GradientAccumulation::Mean mean_of_all;
   std::int64_t micro_batch = 0, next_micro_batch = 0;  // of the last forward_train, of the next one

@@ -279,7 +279,8 @@ class Backend {
   virtual bool reserve_branches(std::int64_t /*workspace*/, bool /*measures*/) { return false; }
   /// NetworkBranches::times.
   virtual std::vector<std::string> branch_times() const { return {}; }
-  /// Whether the part, when it was measured, took less time with branches; true also if `measures` is false.
+  /// Whether all runs of the part, with their indices, took less time together with branches, when they were
+  /// measured; without `measures`, whether they can be captured on branches.
   virtual bool prefers_branches(Part) const { return false; }
   /// The stream of the current branch; outside of run_on_branches(), stream().
   virtual StreamView queue() const { return stream(); }

@@ -55,8 +55,10 @@ class CudaBackend final : public Backend {
     return out;
   }
   bool prefers_branches(Part part) const override {
+    const std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    if (!std::ranges::all_of(passes, &CapturedPass::can_branch)) return false;
     CapturedPass::Comparison sum;
-    for (const CapturedPass& pass : passes_[static_cast<std::size_t>(part)])
+    for (const CapturedPass& pass : passes)
       if (pass.comparison()) sum += *pass.comparison();
     return !measures_branches_ || sum.prefers_branches();
   }

@@ -25,6 +25,8 @@ class CapturedPass {
   /// `name` is for the log.
   void run(StreamView stream, const char* name, const Work& pass, const Work& on_branches, bool measures);
   bool is_captured() const { return graphs_[kept_].is_captured(); }
+  /// Whether it may be queued on branches: it has not failed yet.
+  bool can_branch() const { return can_branch_; }
   /// Seconds of both ways; nothing if they have not been compared.
   struct Comparison {
     double plain = 0, branching = 0;

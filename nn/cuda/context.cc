@@ -164,6 +164,7 @@ unsigned* Context::counters(std::int64_t n) {
 void* Context::on_this_branch(void* shared) const {
   const std::ptrdiff_t at = static_cast<std::byte*>(shared) - shared_;
   if (branch_ == 0 || at < 0 || at >= shared_bytes) return shared;  // the operation's own
+  require(branch_ != announcing_branch, "an operation on the branch that announces");
   return side_shared_ + static_cast<std::ptrdiff_t>(branch_ - 1) * shared_bytes + at;
 }
 
@@ -176,7 +177,7 @@ NormState Context::here(NormState state) const {
 void Context::reserve_branches(std::int64_t workspace) {
   side_workspace_bytes_ = workspace;
   for (std::size_t b = 1; b <= announcing_branch; ++b) branches_.emplace_back(device);
-  side_shared_ = array<std::byte>(static_cast<std::int64_t>(branches_.size()) * shared_bytes);
+  side_shared_ = array<std::byte>(static_cast<std::int64_t>(most_branches - 1) * shared_bytes);
 }
 
 void Context::enter_branch(std::size_t branch) {

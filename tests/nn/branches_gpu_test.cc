@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "core/capture.h"
+#include "core/error.h"
+#include "nn/cuda/captured_pass.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/trained_network.h"
 
@@ -118,7 +120,7 @@ TEST_F(BranchesGpu, MicroBatchesAndRecomputedOutputsAreTheSame) {
 }
 
 // In a larger graph backward is one part on branches, whose gradients are announced when they are final: what
-// waits for an event of announcing_stream() copies them before anything else of backward is done.
+// waits for an event of announcing_stream() copies them beside the rest of backward.
 TEST_P(EveryArithmetic, ALargerGraphAnnouncesFinalGradients) {
   if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
   for (const std::int64_t micro_batches : {1, 2}) {
@@ -172,6 +174,31 @@ TEST_P(EveryArithmetic, ALargerGraphAnnouncesFinalGradients) {
       larger.optimizer.step(larger.network.parameters(), larger.network.gradients());
       expect_equal(larger, plain);
     }
+  }
+}
+
+// A pass that cannot be captured on branches is captured without them, and in a larger graph has none.
+TEST_F(BranchesGpu, APassThatCannotBranchDoesNot) {
+  for (const bool measures : {true, false}) {
+    const Stream stream(device);
+    int plain = 0, branching = 0;
+    const auto pass = [&] { ++plain; };
+    const auto on_branches = [&] {
+      ++branching;
+      throw DeviceError("no");
+    };
+    cuda::CapturedPass captured;
+    for (int run = 0; run < uncaptured_runs + 3; ++run)
+      captured.run(stream, "a pass", pass, on_branches, measures);
+    EXPECT_TRUE(captured.is_captured());
+    EXPECT_FALSE(captured.can_branch());
+    EXPECT_FALSE(captured.comparison());
+    EXPECT_EQ(plain, uncaptured_runs + 1);
+    EXPECT_EQ(branching, 1);
+    CapturedGraph graph;
+    graph.capture(stream, [&] { captured.run(stream, "a pass", pass, on_branches, measures); });
+    EXPECT_EQ(plain, uncaptured_runs + 2);
+    EXPECT_EQ(branching, 1);
   }
 }
 
