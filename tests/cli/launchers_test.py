@@ -33,7 +33,8 @@ class Launchers(Case):
 
     def launch(self, launcher, ranks, *arguments):
         """lpsgd under this launcher, in a folder for each process, whose status is left in a file status.RANK."""
-        note = f'cd "$(mktemp -d -p {self.dir})"; "$@"; s=$?; echo $s > {self.path("status")}.{RANK}; exit $s'
+        # The launcher may kill a process while it writes, once another one has ended with an error.
+        note = f'cd "$(mktemp -d -p {self.dir})"; "$@"; s=$?; echo $s > s; mv s {self.path("status")}.{RANK}; exit $s'
         command = [launcher, "-n", ranks, "sh", "-c", note, "sh", os.path.abspath(LPSGD), *arguments]
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         return Result(subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, env=environment))
