@@ -259,13 +259,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     CUstream_st* const on = graph->streams[branch];
     if (task.waits_for) task.waits_for = markers.at(task.waits_for.get());
     if (task.marks) task.marks = markers[task.marks.get()] = std::make_shared<Marker>(on);
-    if (task.event != nullptr)  // until this task runs, the event is an earlier launch's
-      task.work = [event = task.event] {
-        if (!machine().events.contains(event)) undefined("a graph records an event that was destroyed");
-        event->last = std::make_shared<Marker>();
-        event->last->done = true;
-        event->last->when = now();
-      };
     if (task.eager) eager.push_back(task.marks = std::make_shared<Marker>(on));
     push(*on, std::move(task));
   }

@@ -114,6 +114,12 @@ void run_next(CUstream_st& stream) {
     task.marks->when = now();
     task.marks->done = true;
   }
+  if (task.event != nullptr) {  // of a graph; until now it was an earlier launch's
+    if (!machine().events.contains(task.event)) undefined("a graph records an event that was destroyed");
+    task.event->last = std::make_shared<Marker>();
+    task.event->last->done = true;
+    task.event->last->when = now();
+  }
 }
 
 void run_until(const Marker& marker) {
