@@ -283,7 +283,7 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
     impl_->segments.push_back({begin, impl_->mean_of_steps(s, end), impl_->backward_schedule_of(begin, end)});
     end = s;
   }
-  impl_->make_announcing_tasks();
+  impl_->announcing_tasks.clear();
 }
 
 BatchMetrics Network::take_metrics() {

@@ -274,8 +274,6 @@ void Network::Impl::run_task(const Task& task) {
 }
 
 void Network::Impl::make_announcing_tasks() {
-  announcing_tasks.clear();
-  if (!has_branches) return;
   std::size_t end = steps.size();
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const std::span<const Task> own = tasks_of(segments[i].begin, end);
@@ -293,9 +291,10 @@ void Network::Impl::make_announcing_tasks() {
   announcing_schedule = schedule_of(announcing_tasks);
 }
 
-bool Network::Impl::announces_on_branches() const {
-  return !announcing_tasks.empty() && announcing_schedule.is_parallel() && backend->is_capturing() &&
-         backend->prefers_branches(Backend::Part::backward_segment);
+bool Network::Impl::announces_on_branches() {
+  if (!has_branches || segments.empty() || !backend->is_capturing()) return false;
+  if (announcing_tasks.empty()) make_announcing_tasks();
+  return announcing_schedule.is_parallel() && backend->prefers_branches(Backend::Part::backward_segment);
 }
 
 void Network::Impl::backward_with_announcements(const std::function<void(std::size_t)>& announce) {

@@ -94,7 +94,7 @@ struct Network::Impl {
   /// Inserts into the tasks of backward those that announce the segments' tensors.
   void make_announcing_tasks();
   /// Whether backward, in a larger graph, is to be one part on branches in place of segments.
-  bool announces_on_branches() const;
+  bool announces_on_branches();
   void backward_with_announcements(const std::function<void(std::size_t)>& announce);
   void forward_on_branches(const Pass& pass);
   void backward_on_branches(std::size_t begin, std::size_t end, const BranchSchedule& schedule);
@@ -138,7 +138,7 @@ struct Network::Impl {
   bool has_branches = false;
   std::vector<Task> forward_tasks, backward_tasks;  // in the order of the passes; only if it has branches
   BranchSchedule forward_schedule, backward_schedule;
-  std::vector<Task> announcing_tasks;  // those of backward, and the announcements; empty: no segments
+  std::vector<Task> announcing_tasks;  // those of backward, and the announcements; made for the first graph
   BranchSchedule announcing_schedule;
 
  private:

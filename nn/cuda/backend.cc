@@ -58,8 +58,11 @@ class CudaBackend final : public Backend {
     const std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
     if (!std::ranges::all_of(passes, &CapturedPass::can_branch)) return false;
     CapturedPass::Comparison sum;
-    for (const CapturedPass& pass : passes)
-      if (pass.comparison()) sum += *pass.comparison();
+    for (const CapturedPass& pass : passes) {
+      const CapturedPass::Comparison own = pass.comparison().value_or(CapturedPass::Comparison{});
+      sum.plain += own.plain;
+      sum.branching += own.branching;
+    }
     return !measures_branches_ || sum.prefers_branches();
   }
   StreamView queue() const override { return context_.queue(); }

@@ -25,8 +25,7 @@ class BatchNormOp final : public Op, public NormSource {
     for (float** array : {&state_.mean, &state_.scale, &state_.gradient_mean, &state_.slope})
       *array = context.array<float>(channels);
     state_.inverse = context.array<double>(channels);
-    state_.partials = static_cast<double2*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double2)) * cut_.parts * cut_.channels));
+    state_.partials = context.partials<double2>(cut_);
     state_.finished = context.counters(cut_.tiles);
     state_.eps = desc.eps;
     state_.momentum = desc.momentum;

@@ -30,11 +30,6 @@ class CapturedPass {
   /// Seconds of both ways; nothing if they have not been compared.
   struct Comparison {
     double plain = 0, branching = 0;
-    Comparison& operator+=(const Comparison& o) {
-      plain += o.plain;
-      branching += o.branching;
-      return *this;
-    }
     bool prefers_branches() const;
   };
   const std::optional<Comparison>& comparison() const { return comparison_; }

@@ -149,11 +149,10 @@ std::size_t Context::workspace_bytes() const {
 
 RowSums Context::row_sums(std::int64_t rows, std::int64_t channels, int max_pack) {
   const Cut cut = cut_rows(type, rows, channels, max_pack);
-  const std::int64_t bytes = static_cast<std::int64_t>(sizeof(double2)) * cut.parts * cut.channels;
-  return {cut, static_cast<double2*>(partials(bytes)), counters(cut.tiles)};
+  return {cut, partials<double2>(cut), counters(cut.tiles)};
 }
 
-void* Context::partials(std::int64_t bytes) {
+void* Context::partial_bytes(std::int64_t bytes) {
   return bytes <= shared_partials ? shared_ : allocate(bytes);
 }
 

@@ -80,8 +80,15 @@ struct Context {
   std::size_t workspace_bytes() const;  // of the current branch
   std::int64_t workspace_limit = 0;     // of one plan
   void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }
-  /// Partial sums of an operation. Launches take here(partials).
-  void* partials(std::int64_t bytes);
+  /// `n` partial sums of an operation, or one for each part and channel. Launches take here(partials).
+  template <class T>
+  T* partials(std::int64_t n) {
+    return static_cast<T*>(partial_bytes(n * static_cast<std::int64_t>(sizeof(T))));
+  }
+  template <class T>
+  T* partials(const Cut& cut) {
+    return partials<T>(std::int64_t{cut.parts} * cut.channels);
+  }
   /// For arrays between an operation's launches, at least so many bytes. It moves when it grows, which it
   /// does only while operations are made.
   std::byte* scratch(std::int64_t bytes);
@@ -136,6 +143,7 @@ struct Context {
   void finish_planning();
 
  private:
+  void* partial_bytes(std::int64_t bytes);
   void grow(DeviceMemory& memory, std::int64_t bytes);
   void enter_branch(std::size_t branch);
   void* on_this_branch(void* shared) const;

@@ -65,8 +65,7 @@ class ConvOp final : public Op, public StatisticsSource {
     if (auto* const norm = dynamic_cast<NormSource*>(b.input_source)) join(*norm);
     if (!bias_) return;
     cut_ = cut_rows(b.type, rows_, b.shape[2]);
-    partials_ = static_cast<double*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels));
+    partials_ = context.partials<double>(cut_);
   }
 
   void forward(const Pass& pass) override {
@@ -106,7 +105,7 @@ class ConvOp final : public Op, public StatisticsSource {
   bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) override {
     if (norm_ || !forward_.choice.own || rows != rows_ || channels != b_.shape[2]) return false;
     norm_ = state;
-    norm_->partials = norm_partials(*forward_.choice.own);
+    norm_->partials = context_.partials<double2>(small_conv_norm_partials(*forward_.choice.own));
     norm_->finished = context_.counters(1);
     const std::string choice =
         fmt::format("batch norm ({} rows of {} channels): statistics by the convolution", rows, channels);
@@ -147,15 +146,11 @@ class ConvOp final : public Op, public StatisticsSource {
     }
     if (!input_gradient_.choice.own) return;
     NormState state = norm.sums_state();
-    state.partials = norm_partials(*input_gradient_.choice.own);
+    state.partials = context_.partials<double2>(small_conv_norm_partials(*input_gradient_.choice.own));
     state.finished = context_.counters(1);
     if (!takes_sums(context_, input_gradient_.problem, norm, input, pass(input_gradient_), state)) return;
     norm_before_ = {input, state};
     norm.leave_sums();
-  }
-  double2* norm_partials(const SmallConv& conv) const {
-    return static_cast<double2*>(
-        context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
   }
   void run(Planned& planned) const {
     if (planned.choice.own)

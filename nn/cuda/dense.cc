@@ -28,8 +28,7 @@ class DenseOp final : public Op {
     }
     if (!has_bias()) return;
     cut_ = cut_rows(b.type, rows, out);
-    partials_ = static_cast<double*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels));
+    partials_ = context.partials<double>(cut_);
   }
 
   void forward(const Pass&) override { forward_->run(b_.inputs[0].value, weights_, b_.output); }

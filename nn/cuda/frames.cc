@@ -20,8 +20,7 @@ class PositionOp final : public Op {
   PositionOp(Context& context, const Binding& b) : context_(context), b_(b), size_(b.elements() / b.batch) {
     if (!b.training) return;
     cut_ = cut_rows(b.type, b.batch, size_);
-    partials_ = static_cast<double*>(
-        context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels));
+    partials_ = context.partials<double>(cut_);
   }
   void forward(const Pass&) override {
     check(launch_position(b_.type, b_.inputs[0].value, b_.parameters[0].value, b_.output, b_.batch, size_,

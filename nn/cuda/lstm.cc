@@ -92,8 +92,8 @@ class LstmOp final : public Op {
     }
     input_weight_gradient_->run(gate_gradients_, inputs_, b_.parameters[0].gradient);
     if (bias_)
-      check(launch_column_sums(type(), gate_gradients_, cut_, static_cast<double*>(partials_),
-                               b_.parameters[2].gradient, b_.parameters[3].gradient, s));
+      check(launch_column_sums(type(), gate_gradients_, cut_, partials_, b_.parameters[2].gradient,
+                               b_.parameters[3].gradient, s));
     state_weight_gradient_->run(gate_gradients_, hidden_at(-1), b_.parameters[1].gradient);
     if (projected_) projection_gradient_->run(low_hidden_gradients_, outputs_, projection().gradient);
     if (!to_input_) return;
@@ -133,7 +133,7 @@ class LstmOp final : public Op {
     }
     if (!bias_) return;
     cut_ = cut_rows(type, rows(), gates());
-    partials_ = context_.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
+    partials_ = context_.partials<double>(cut_);
   }
 
   DataType type() const { return b_.type; }
@@ -172,7 +172,7 @@ class LstmOp final : public Op {
   float *gates_ = nullptr, *cells_ = nullptr, *biases_ = nullptr, *hidden_gradients_ = nullptr;
   float *cell_gradient_ = nullptr, *output_gradient_ = nullptr;  // of one frame
   Cut cut_;
-  void* partials_ = nullptr;
+  double* partials_ = nullptr;
 };
 
 }  // namespace

@@ -40,6 +40,18 @@ void expect_equal(Trained& one, Trained& other) {
               on_host(other.network.buffers()[b].values, other.network.stream()));
 }
 
+/// `segments` announces its tensors. The third step captures the passes.
+void expect_equal_steps(Trained& plain, Trained& always, Trained& segments) {
+  for (int s = 0; s < 6; ++s) {
+    SCOPED_TRACE(s);
+    plain.step(s);
+    always.step(s);
+    segments.step(s, true);
+    expect_equal(always, plain);
+    expect_equal(segments, plain);
+  }
+}
+
 using BranchesGpu = GpuTest;
 
 class EveryArithmetic : public BranchesGpu, public ::testing::WithParamInterface<Compute> {};
@@ -57,14 +69,7 @@ TEST_P(EveryArithmetic, GivesTheSameBits) {
     EXPECT_GT(always.network.branches().backward, 1u);
     const std::vector<std::size_t>& order = plain.network.announce_order();
     segments.network.announce_behind(std::vector{order[2], order[order.size() / 2]});
-    for (int s = 0; s < 6; ++s) {  // the third step captures the passes
-      SCOPED_TRACE(s);
-      plain.step(s);
-      always.step(s);
-      segments.step(s, true);
-      expect_equal(always, plain);
-      expect_equal(segments, plain);
-    }
+    expect_equal_steps(plain, always, segments);
     for (int e = 0; e < 4; ++e)
       for (Trained* t : {&plain, &always})
         t->network.forward_eval({.inputs = t->inputs, .labels = t->labels}, 3);
@@ -108,14 +113,7 @@ TEST_F(BranchesGpu, MicroBatchesAndRecomputedOutputsAreTheSame) {
     options.branches = Branches::always;
     Trained always(towers, options), segments(towers, options);
     segments.network.announce_behind(std::vector{plain.network.announce_order()[3]});
-    for (int s = 0; s < 5; ++s) {
-      SCOPED_TRACE(s);
-      plain.step(s);
-      always.step(s);
-      segments.step(s, true);
-      expect_equal(always, plain);
-      expect_equal(segments, plain);
-    }
+    expect_equal_steps(plain, always, segments);
   }
 }
 
