@@ -10,6 +10,7 @@ from configuration import section
 
 from costmodel import (
     codec_choice,
+    devices,
     fragments,
     links,
     local_steps,
@@ -75,13 +76,14 @@ def waiting_of(computing, runs, elements, base, run_link):
         link = emulated or run_link or pipeline.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
-        host, _ = scaling.host_for(codec, runs, elements, base, run.adding > 1)
+        own_base = devices.host_for(run.config, base)
+        host, _ = scaling.host_for(codec, runs, elements, own_base, run.adding > 1, run.device)
         overlap = exchange.get("overlap", True)
         # An emulated link is one of ranks, whichever machine they are on.
         blocks = local_steps.Blocks(run.block, emulated or pipeline.NO_LINK) if run.block else None
         own = None if emulated else pipeline.NO_LINK
         machines = pipeline.Machines(run.adding, own, run.adding > 1)
-        packs = plan.pack_bytes(run.config)
+        packs = plan.pack_bytes(run.config, run.device)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
         step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config), machines)
         measured.append((run.step, step))
@@ -102,6 +104,19 @@ def same_network(runs, shown):
             raise CostModelError(f"{run.where}: a run of {sized(found)}, not of {sized(shown)}")
 
 
+def device_of(runs, config):
+    """That of the runs, which say nothing of another."""
+    if not runs:
+        return devices.configured(config)
+    wanted, source = section(config, "train").get("device", "auto"), "train.device of the configuration"
+    if wanted == "auto":
+        wanted, source = runs[0].device, runs[0].where
+    for run in runs:
+        if run.device != wanted:
+            raise CostModelError(f"{run.where}: a run with train.device {run.device}, not {wanted} as {source}")
+    return wanted
+
+
 def sized(shown):
     frozen = shown["frozen_parameters"]
     return f"{shown['network']} with {shown['parameters']} parameters" + (f" and {frozen} frozen ones" if frozen else "")
@@ -113,6 +128,7 @@ def prediction(options):
     configured = program.show(options.config, sets)
     runs = [run_folder.read_enough(folder) for folder in options.run]
     same_network(runs, configured)
+    device = device_of(runs, config)
     exchange = section(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
@@ -132,7 +148,8 @@ def prediction(options):
     run_link = links.link_of(options.run_link, "--run-link") if options.run_link else None
     computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
     compared, within = ways.ways_of(options, config), ways.block_link(options)
-    overlap, packs = exchange.get("overlap", True), plan.pack_bytes(config)
+    base = devices.host_for(config, base)
+    overlap, packs = exchange.get("overlap", True), plan.pack_bytes(config, device)
     rows, sources = [], {}
     if options.weak:
         batches, skipped = dict.fromkeys(ranks, computing.points[-1][0]), {}
@@ -141,7 +158,7 @@ def prediction(options):
     for name, codec in codecs:
         shown = program.show(options.config, sets + codec_choice.settings_for(name, codec)) if codec else configured
         text = scaling.codec_of(shown)
-        host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base, compared[-1].add)
+        host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base, compared[-1].add, device)
         for k, local in batches.items():
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
@@ -157,7 +174,7 @@ def prediction(options):
             if reason := way.problem(k):
                 reasons.setdefault(reason, way.sync or "every_step")
         left_out += [{"ranks": k, "sync": sync, "reason": reason} for reason, sync in reasons.items()]
-    return document(options, configured, computing, runs, sources, link, rows, left_out)
+    return document(options, configured, computing, device, runs, sources, link, rows, left_out)
 
 
 def configured_name(shown, exchange):
@@ -187,7 +204,7 @@ def local_batches(path, config, ranks):
     return batches, skipped
 
 
-def document(options, shown, computing, runs, sources, link, rows, skipped):
+def document(options, shown, computing, device, runs, sources, link, rows, skipped):
     plain = {step.ranks: step for name, way, step in rows if name == "none" and way.is_usual}
     found = []
     for name, way, step in sorted(rows, key=lambda row: row[-1].ranks):
@@ -220,6 +237,7 @@ def document(options, shown, computing, runs, sources, link, rows, skipped):
         "parameters": shown["parameters"],
         "computing": {
             "source": computing.source,
+            "device": device,
             "batches": [p[0] for p in computing.points],
             "runs": [{"run": run.where, "steps": run.steps, "first_step": run.is_cold} for run in runs],
         },
@@ -265,6 +283,8 @@ def text(found):
             f"taken not to shrink with the batch"
         )
     columns = COLUMNS
+    if elsewhere := [name for name, source in found["coding"].items() if source == scaling.ON_A_CPU]:
+        first += f"; without a GPU here, the coding of {', '.join(elsewhere)} was benchmarked on this machine's CPU"
     if any(row["collective"] == "hierarchical" for row in rows):
         first += "; MB/link: of MB/rank, those that leave a block of ranks"
         columns = (*columns[:-1], ("MB/link", 8, megabytes("bytes_per_rank_to_other_machines")), columns[-1])

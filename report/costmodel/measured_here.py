@@ -8,7 +8,7 @@ import time
 import program
 from configuration import micro_batches, section
 
-from costmodel import scaling
+from costmodel import devices, scaling
 from costmodel.errors import CostModelError
 
 SECONDS = 120.0  # for all of it, where fewer steps or smaller batches allow that
@@ -24,11 +24,8 @@ def say(text):
 
 class Bench:
     def __init__(self, path, overrides, config, frames=None):
-        train = section(config, "train")
-        device = train.get("device", "auto")
-        if device == "auto":
-            device = "cuda" if program.ask("version", "--json")["is_cuda_available"] else "cpu"
-        self.is_on_gpu = device == "cuda"
+        train, device = section(config, "train"), devices.configured(config)
+        self.is_on_gpu = device == devices.GPU
         threads = train.get("threads") or len(os.sched_getaffinity(0))
         words = [path, *(word for one in overrides for word in ("--set", one))]
         words += ["--frames", str(frames)] if frames else []

@@ -48,6 +48,11 @@ class Host:
     share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
     divide: float = 0.0  # s per value that is copied into a share of the block's gradients
     add: float = 0.0  # s per value of such a share
+    has_groups: bool = False  # a stage's messages cost as much as one
+
+    def handing_over(self, stage):
+        """Seconds of handing over what a stage sends, or of taking what it has sent."""
+        return self.message * (min(1.0, stage.messages) if self.has_groups else stage.messages) + self.copy * sum(stage.sent)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def simulate(units, ready, ranks, link, host, machines=SINGLE):
         stage = flight.stages[flight.next]
         moved = [stage] + [flight.stages[flight.next - 1]] * (flight.next > 0)
         coding += stage.coding
-        clock += stage.coding + sum(host.message * s.messages + host.copy * sum(s.sent) for s in moved)
+        clock += stage.coding + sum(host.handing_over(s) for s in moved)
         flight.next += 1
         flight.at = max([clock, *(send(payload, i) for i, payload in enumerate(stage.sent) if payload)])
         return flight.next < len(flight.stages)

@@ -6,7 +6,7 @@ import buckets
 import synchronisation
 import yaml
 
-from costmodel import pipeline
+from costmodel import devices, pipeline
 
 PACK_BYTES = 256 << 10  # of float32
 STAGED_PACK_BYTES = 2 << 20  # on a GPU, where messages travel through the host's memory
@@ -55,11 +55,9 @@ def owners_of(buckets_of_stripes, number):
     return frozenset((r + number) % ranks for r, n in enumerate(buckets_of_stripes) if n)
 
 
-def pack_bytes(config):
-    """Of a run's configuration."""
-    exchange, train = config.get("exchange") or {}, config.get("train") or {}
-    staged = exchange.get("transport", "mpi") != "nccl" and exchange.get("device_pointers") not in (True, "true")
-    return STAGED_PACK_BYTES if train.get("device") == "cuda" and staged else PACK_BYTES
+def pack_bytes(config, device):
+    """Of a run with this configuration on this device."""
+    return STAGED_PACK_BYTES if devices.is_staged(config, device) else PACK_BYTES
 
 
 def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):

@@ -15,6 +15,7 @@ from configuration import section
 from errors import UserError
 from files import read_json, read_text, read_yaml
 
+from costmodel import devices
 from costmodel.errors import CostModelError
 
 # The first step of a run may take half as long again: of so many it adds 6 %, of fewer more.
@@ -52,6 +53,7 @@ class Measured:
     adding: int = 1  # ranks of a block of the collective hierarchical
     steps: int = 1  # that were measured
     is_cold: bool = False  # the run's first step is one of them
+    device: str = devices.CPU
 
     @property
     def local_batch(self):
@@ -81,8 +83,8 @@ def batch_size(config, ranks, path):
     return size
 
 
-def environment_of(folder):
-    """(ranks, how many of them each machine has)."""
+def environment_of(folder, config):
+    """(ranks, how many of them each machine has, their device)."""
     path = os.path.join(folder, "environment.json")
     try:
         environment = json.loads(read_text(path))
@@ -92,7 +94,8 @@ def environment_of(folder):
     if not isinstance(ranks, int) or ranks < 1:
         raise CostModelError(f"{path}: 'ranks' is not a positive whole number")
     known = isinstance(hosts, list) and len(hosts) == ranks
-    return ranks, synchronisation.machines_of(map(str, hosts)) if known else [ranks]
+    machines = synchronisation.machines_of(map(str, hosts)) if known else [ranks]
+    return ranks, machines, devices.of_environment(environment, config)
 
 
 def epoch_seconds(line, where):
@@ -192,7 +195,8 @@ def read(folder):
     config_path = os.path.join(folder, "config.yaml")
     epochs_path = os.path.join(folder, "metrics.jsonl")
     read_text(epochs_path)
-    config, (ranks, machines) = read_yaml(config_path), environment_of(folder)
+    config = read_yaml(config_path)
+    ranks, machines, device = environment_of(folder, config)
     batch = batch_size(config, ranks, config_path)
     epochs = finished_epochs(folder, batch)
     rest = unfinished_epoch(folder, len(epochs), ranks, batch)
@@ -230,4 +234,4 @@ def read(folder):
             f"{folder}/environment.json: the hosts do not tell the blocks of the collective hierarchical: the ranks of a "
             "machine are not consecutive, or machines have different numbers of them"
         )
-    return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start)
+    return Measured(folder, ranks, batch, config, seconds, found, block, adding, round(steps), first == start, device)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import program
 
-from costmodel import pipeline, plan
+from costmodel import devices, pipeline, plan
 
 # Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.
 CODING_SHARE = 0.5
 # Of forward and backward, that does not shrink with the batch, where one batch was measured.
 FIXED_SHARE = 0.05
 BENCH_ELEMENTS = 4 << 20
+ON_A_CPU = "benchmarked on a CPU"  # the source of a GPU's coding, without a GPU on this machine
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ def from_seconds(seconds, batch):
 
 
 @functools.lru_cache(maxsize=None)
-def bench(codec):
-    """Seconds per value of encoding, and of decoding and adding, on one core of this machine."""
-    rows = program.ask("bench", "codec", "--json", "--elements", str(BENCH_ELEMENTS), "--codec", codec)
+def bench(codec, device=devices.CPU):
+    """Seconds per value of encoding, and of decoding and adding, on this machine: on a GPU, or on one core."""
+    words = ["--device", device, "--elements", str(BENCH_ELEMENTS), "--codec", codec]
+    rows = program.ask("bench", "codec", "--json", *words)
     seconds = {row["operation"]: row["seconds_min"] / row["elements"] for row in rows}
     return seconds["encode"], seconds["decode_add"]
 
@@ -86,12 +88,12 @@ def measured_host(run, elements):
     return run.seconds["encode"] / encoded, run.seconds["decode"] / decoded
 
 
-def host_for(codec, runs, elements, base, add=False):
-    """Coding rates of a codec (as text): of the runs that used it, else of the bench,
+def host_for(codec, runs, elements, base, add=False, device=devices.CPU):
+    """Coding rates of a codec (as text) on a device, and their source: of the runs that used it, else of the bench,
     scaled by what runs took over it. `add`: also those of blocks that add their gradients.
     """
     if add:
-        float32, _ = host_for("{kind: none}", runs, elements, base)
+        float32, _ = host_for("{kind: none}", runs, elements, base, device=device)
         base = replace(base, divide=float32.encode, add=float32.decode)
     rates = {}
     for run in runs:
@@ -103,10 +105,11 @@ def host_for(codec, runs, elements, base, add=False):
         mine = rates[codec]
         encode, decode = (sum(r[i] for r in mine) / len(mine) for i in (0, 1))
         return replace(base, encode=encode, decode=decode), "measured"
-    encode, decode = bench(codec)
-    scales = [sum(own) / sum(bench(other)) for other, found in rates.items() for own in found if sum(own) > 0]
+    where = device if device == devices.CPU or devices.has_gpu() else devices.CPU
+    encode, decode = bench(codec, where)
+    scales = [sum(own) / sum(bench(other, where)) for other, found in rates.items() for own in found if sum(own) > 0]
     scale = math.exp(sum(map(math.log, scales)) / len(scales)) if scales else 1.0
-    return replace(base, encode=encode * scale, decode=decode * scale), "benchmarked"
+    return replace(base, encode=encode * scale, decode=decode * scale), "benchmarked" if where == device else ON_A_CPU
 
 
 def codec_of(shown):

@@ -112,7 +112,7 @@ class CostModel:
             return None
         block, adding = sizes
         try:
-            from costmodel import fragments, links, local_steps, pipeline, plan, scaling
+            from costmodel import devices, fragments, links, local_steps, pipeline, plan, scaling
         except ImportError:
             return None
         known = [item for item in known if self.can_read(item[1])]
@@ -123,7 +123,8 @@ class CostModel:
         try:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
-            host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0), adding > 1)
+            device, base = done[0].device, devices.host_for(run.settings, pipeline.Host(0.0, 0.0))
+            host, _ = scaling.host_for(codec, done, shown["parameters"], base, adding > 1, device)
             # Without a link messages stay inside one machine: their cost is the host's.
             wire = links.emulated(section(run.settings, "exchange"), run.config) or pipeline.NO_LINK
             return local_steps.mean_step(
@@ -135,7 +136,7 @@ class CostModel:
                 wire,
                 host,
                 bool(run.exchange("overlap", True)),
-                plan.pack_bytes(run.settings),
+                plan.pack_bytes(run.settings, device),
                 found,
                 local_steps.Blocks(block, wire) if block else None,
                 fragments.streaming_of(run.settings),

@@ -375,6 +375,20 @@ class OnTheGpu(Case):
             self.assertGreater(r["seconds"], 0, r)
             self.assertGreater(r["fraction_of_roofline"], 0, r)
 
+    def test_predict_knows_that_a_run_took_the_gpu(self):
+        auto = ["--set", "train.device=auto"]
+        folder = self.train("auto", *auto, "--set", "exchange.codec={kind: none}", ranks=2)
+        more = ["--run", folder, "--codecs", "none", "--ranks", "2,4", "--link", "1Gbit,50us", "--json"]
+        result = run("predict", self.config, *auto, *more)
+        if "has no module" in result.err:
+            self.skipTest(result.err)
+        self.assertEqual(result.status, 0, result)
+        found = json.loads(result.out)
+        self.assertEqual((found["computing"]["device"], found["coding"]), ("cuda", {"none": "measured"}))
+        result = run("predict", self.config, *more)
+        self.assertEqual((result.status, result.out), (2, ""), result)
+        self.assertIn("a run with train.device cuda, not cpu as train.device of the configuration", result.err)
+
     def test_bf16_and_tf32_train(self):
         for compute in ("tf32", "bf16"):
             result = run("train", self.config, "--out", self.path(compute), *CUDA, "--set", f"train.compute={compute}")

@@ -10,7 +10,7 @@ from harness import SOURCE, FolderTest
 from predict_harness import predict
 
 import program
-from costmodel import config_report, links, pipeline, plan, run_folder, scaling
+from costmodel import config_report, devices, links, pipeline, plan, run_folder, scaling
 from costmodel.errors import CostModelError
 
 CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"
@@ -75,15 +75,14 @@ class Plan(unittest.TestCase):
 
     def test_packs_are_larger_where_a_gpus_messages_are_staged(self):
         small = [plan.PlannedTensor(f"t{i}", 16384, 65536, 512, False) for i in range(16)]  # 1 MiB in all
-        config = {"train": {"device": "cuda"}, "exchange": {"transport": "mpi"}}
-        self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(config))), 1)
-        for other in (
-            {},
-            {"train": {"device": "cpu"}},
-            {**config, "exchange": {"transport": "nccl"}},
-            {**config, "exchange": {"device_pointers": True}},
-        ):
-            self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(other))), 4, other)
+
+        def units(exchange, device):
+            return len(plan.make_plan(small, 2, plan.pack_bytes({"exchange": exchange}, device)))
+
+        self.assertEqual(units({}, "cuda"), 1)
+        self.assertEqual(units({"transport": "mpi", "device_pointers": "auto"}, "cuda"), 1)
+        for other in (({}, "cpu"), ({"transport": "nccl"}, "cuda"), ({"device_pointers": True}, "cuda")):
+            self.assertEqual(units(*other), 4, other)
 
 
 class Pipeline(unittest.TestCase):
@@ -109,6 +108,16 @@ class Pipeline(unittest.TestCase):
             ):
                 end = pipeline.simulate([unit], [0.0], ranks, fast, host).end
                 self.assertAlmostEqual(end, expected, places=6)
+
+    def test_messages_of_a_stage_over_nccl_cost_the_host_one_call(self):
+        fast = pipeline.Link(1e15, 0.0)
+        config = {"exchange": {"transport": "nccl"}}
+        for ranks in (2, 8):
+            unit = plan.Unit(0, 1000, ranks, (0,))
+            host = devices.host_for(config, pipeline.Host(0.0, 0.0, message=1.0, copy=1.0))
+            self.assertAlmostEqual(pipeline.simulate([unit], [0.0], ranks, fast, host).end, 4.0, places=6)
+        host = devices.host_for({"exchange": {"transport": "mpi"}}, pipeline.Host(0.0, 0.0, message=1.0))
+        self.assertFalse(host.has_groups)
 
     def test_many_units_fill_the_link(self):
         link = pipeline.Link(8e6 * pipeline.Link.HEADERS, 0.0)

@@ -10,7 +10,7 @@ from unittest import mock
 from harness import SOURCE
 from predict_harness import LPSGD, TrainedTest, predict
 
-from costmodel import links, pipeline, run_folder, scaling
+from costmodel import devices, links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
 
 
@@ -36,6 +36,55 @@ class Links(TrainedTest):
                 links.emulated({"link": link}, "there")
         for exchange in ({}, {"link": {}}, {"link": None}, {"link": {"burst": "1kB"}}):
             self.assertIsNone(links.emulated(exchange, "there"))
+
+
+class Devices(TrainedTest):
+    """A run's device is what its ranks took, whatever its configuration leaves open."""
+
+    def of_a_gpu(self, name, *sets):
+        folder = self.train(name, *sets)
+        environment = folder / "environment.json"
+        found = json.loads(environment.read_text())
+        self.assertEqual([device[:3] for device in found["devices"]], ["cpu", "cpu"])
+        found["devices"] = ["cuda:0 (one)", "cuda:1 (one)"]
+        environment.write_text(json.dumps(found))
+        return str(folder)
+
+    def test_the_benchmark_of_a_codec_is_of_the_runs_device(self):
+        on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu", "train.device=auto"))
+        auto = ("--set", "train.device=auto", "--codecs", "onebit64")
+        for has_gpu, run, asked, source in (
+            (True, on_gpu, {"cuda"}, "benchmarked"),
+            (False, on_gpu, {"cpu"}, "benchmarked on a CPU"),
+            (True, on_cpu, {"cpu"}, "benchmarked"),
+        ):
+            with self.subTest(has_gpu=has_gpu, run=run):
+                benched = []
+
+                def bench(codec, device, benched=benched):
+                    benched.append(device)
+                    return 1e-9, 1e-9
+
+                with mock.patch.object(scaling, "bench", bench), mock.patch.object(devices, "has_gpu", lambda h=has_gpu: h):
+                    found = self.predicted("--run", run, *auto)
+                    text = predict(str(self.config), "--run", run, *auto, "--ranks", "2", "--link", "1Gbit,50us")[1]
+                self.assertEqual(set(benched), asked)
+                self.assertEqual(found["coding"]["onebit64"], source)
+                self.assertEqual(found["computing"]["device"], "cuda" if run == on_gpu else "cpu")
+                said = "without a GPU here, the coding of none, onebit64 was benchmarked on this machine's CPU"
+                self.assertEqual(said in text, source != "benchmarked", text)
+
+    def test_a_run_on_another_device_is_refused(self):
+        on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu"))
+        for words, message in (
+            ((on_gpu,), f"{on_gpu}: a run with train.device cuda, not cpu as train.device of the configuration"),
+            ((on_cpu, on_gpu, "train.device=auto"), f"{on_gpu}: a run with train.device cuda, not cpu as {on_cpu}"),
+        ):
+            runs = [word for run in words if "=" not in run for word in ("--run", run)]
+            sets = [word for one in words if "=" in one for word in ("--set", one)]
+            status, out, err = predict(str(self.config), *runs, *sets, "--ranks", "2", "--link", "1Gbit,50us")
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn(message, err)
 
 
 class Resumed(TrainedTest):
