@@ -6,13 +6,16 @@
 
 namespace lpsgd {
 
-/// Asks for the `bytes` bytes that begin 1 KiB after `at`, which may lie behind the array's end. For loops
-/// over arrays in order: a processor by itself looks ahead too little, and hardly beyond a page of 4 KiB.
-/// Always inline, because callers are compiled for several instruction sets.
+/// In bytes. An Intel Xeon by itself looks ahead too little, and hardly beyond a page of 4 KiB. An AMD EPYC
+/// is slower with any distance than with 0, which asks for what is read at once (docs/results/codecs.md).
+extern const std::size_t prefetch_distance;
+
+/// Asks for the `bytes` bytes that begin prefetch_distance after `at`, which may lie behind the array's end.
+/// For loops over arrays in order. Always inline, because callers are compiled for several instruction sets.
 template <std::size_t bytes = 64>
 [[gnu::always_inline]] inline void prefetch_after(const void* at) {
-  constexpr std::size_t line = 64, distance = 1024;
-  const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(at) + distance;
+  constexpr std::size_t line = 64;
+  const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(at) + prefetch_distance;
 #pragma GCC unroll 4
   for (std::size_t i = 0; i < bytes; i += line)
     __builtin_prefetch(reinterpret_cast<const void*>(from + i));  // NOLINT(performance-no-int-to-ptr)
