@@ -36,6 +36,8 @@ def read(path, clock):
         raise ValueError(f"{path}: holds {len(sizes)} sizes; expected one (--min and --max alike)")
     if wrong := sum(r["wrong"] for r in rows):
         raise ValueError(f"{path}: {wrong} values are wrong")
+    if any(r.get("device", "cpu") != "cpu" for r in rows):
+        raise ValueError(f"{path}: was measured on a GPU; the passes are those of the CPU's exchange")
     if others := {r["collective"] for r in rows} - {"reduce_broadcast"}:
         raise ValueError(f"{path}: holds collective {others.pop()}; expected reduce_broadcast")
     codecs = {}

@@ -65,20 +65,20 @@ def computing_of(options, runs, config, ranks):
     return scaling.from_seconds(options.step_seconds, batch)
 
 
-def waiting_of(computing, runs, elements, base, run_link):
+def waiting_of(computing, runs, elements, base, run_link, config):
     """Adds how long the ranks of the runs waited for each other."""
     measured = []
     for run in runs:
-        if run.ranks == 1:
+        if run.ranks == 1 or not devices.travels_alike(run.config, config, run.device):
             continue
         exchange = section(run.config, "exchange")
         emulated = links.emulated(exchange, f"{run.where}/config.yaml")
         link = emulated or run_link or pipeline.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
-        own_base = devices.host_for(run.config, base)
+        own_base = devices.host_for(run.config, run.device, base)
         host, _ = scaling.host_for(codec, runs, elements, own_base, run.adding > 1, run.device)
-        overlap = exchange.get("overlap", True)
+        overlap = devices.overlaps(run.config, run.device, run.ranks)
         # An emulated link is one of ranks, whichever machine they are on.
         blocks = local_steps.Blocks(run.block, emulated or pipeline.NO_LINK) if run.block else None
         own = None if emulated else pipeline.NO_LINK
@@ -108,13 +108,12 @@ def device_of(runs, config):
     """That of the runs, which say nothing of another."""
     if not runs:
         return devices.configured(config)
-    wanted, source = section(config, "train").get("device", "auto"), "train.device of the configuration"
-    if wanted == "auto":
-        wanted, source = runs[0].device, runs[0].where
+    named = devices.wanted(config)
+    device, source = (named, "as the configuration says") if named else (runs[0].device, f"as {runs[0].where}")
     for run in runs:
-        if run.device != wanted:
-            raise CostModelError(f"{run.where}: a run with train.device {run.device}, not {wanted} as {source}")
-    return wanted
+        if run.device != device:
+            raise CostModelError(f"{run.where}: a run on {run.device}, not on {device} {source}")
+    return device
 
 
 def sized(shown):
@@ -146,10 +145,9 @@ def prediction(options):
     if options.coding_share is not None:
         base = replace(base, share=options.coding_share)
     run_link = links.link_of(options.run_link, "--run-link") if options.run_link else None
-    computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
+    computing = waiting_of(computing, runs, configured["parameters"], base, run_link, config)
     compared, within = ways.ways_of(options, config), ways.block_link(options)
-    base = devices.host_for(config, base)
-    overlap, packs = exchange.get("overlap", True), plan.pack_bytes(config, device)
+    base, packs = devices.host_for(config, device, base), plan.pack_bytes(config, device)
     rows, sources = [], {}
     if options.weak:
         batches, skipped = dict.fromkeys(ranks, computing.points[-1][0]), {}
@@ -160,6 +158,7 @@ def prediction(options):
         text = scaling.codec_of(shown)
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base, compared[-1].add, device)
         for k, local in batches.items():
+            overlap = devices.overlaps(config, device, k)
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
                 if not way.problem(k):

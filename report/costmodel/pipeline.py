@@ -48,11 +48,7 @@ class Host:
     share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
     divide: float = 0.0  # s per value that is copied into a share of the block's gradients
     add: float = 0.0  # s per value of such a share
-    has_groups: bool = False  # a stage's messages cost as much as one
-
-    def handing_over(self, stage):
-        """Seconds of handing over what a stage sends, or of taking what it has sent."""
-        return self.message * (min(1.0, stage.messages) if self.has_groups else stage.messages) + self.copy * sum(stage.sent)
+    ordered: bool = False  # all that a stage sends is one call, on a stream where each waits for the one before
 
 
 @dataclass(frozen=True)
@@ -109,6 +105,16 @@ def simulate(units, ready, ranks, link, host, machines=SINGLE):
     clock = sending = coding = 0.0
     flights, waiting = [], 0
 
+    def call(stage):
+        """When all that the stage sends has arrived. Until then the stream takes no other call."""
+        nonlocal sending
+        seconds = [own.seconds(payload) for own, payload in zip(links, stage.sent)]
+        sending += sum(seconds if machines.link is None else seconds[:1])
+        latency = max((own.latency for own, payload in zip(links, stage.sent) if payload), default=0.0)
+        both = max(seconds) if machines.link else sum(seconds)
+        free[0] = max(free[0], clock) + host.message + both + (latency if ranks > 1 else 0.0)
+        return free[0]
+
     def send(payload, which):
         """When it arrives."""
         nonlocal sending
@@ -125,8 +131,12 @@ def simulate(units, ready, ranks, link, host, machines=SINGLE):
         stage = flight.stages[flight.next]
         moved = [stage] + [flight.stages[flight.next - 1]] * (flight.next > 0)
         coding += stage.coding
-        clock += stage.coding + sum(host.handing_over(s) for s in moved)
+        clock += stage.coding
         flight.next += 1
+        if host.ordered:
+            flight.at = call(stage) if stage.messages else clock
+            return flight.next < len(flight.stages)
+        clock += sum(host.message * s.messages + host.copy * sum(s.sent) for s in moved)
         flight.at = max([clock, *(send(payload, i) for i, payload in enumerate(stage.sent) if payload)])
         return flight.next < len(flight.stages)
 

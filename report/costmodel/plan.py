@@ -1,5 +1,6 @@
 """The units of lpsgd's exchange (docs/exchange.md): packs of small tensors and chunks of large ones."""
 
+import itertools
 from dataclasses import dataclass
 
 import buckets
@@ -60,9 +61,15 @@ def pack_bytes(config, device):
     return STAGED_PACK_BYTES if devices.is_staged(config, device) else PACK_BYTES
 
 
+def announced(tensors, numbers):
+    """Layers backwards, and the tensors of each forwards."""
+    layers = itertools.groupby(numbers, lambda number: tensors[number].name.rpartition(".")[0])
+    return [number for layer in reversed([list(group) for _, group in layers]) for number in layer]
+
+
 def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
-    """Units in the order in which backward announces tensors: the last one first. `numbers`: of these tensors
-    only."""
+    """Units in the order in which backward announces tensors: those of the last layer first. `numbers`: of these
+    tensors only."""
     units, pack = [], Unit()
 
     def close():
@@ -72,7 +79,7 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
             units.append(pack)
         pack = Unit()
 
-    for number in reversed(range(len(tensors)) if numbers is None else numbers):
+    for number in announced(tensors, range(len(tensors)) if numbers is None else numbers):
         tensor = tensors[number]
         if not tensor.elements:
             continue

@@ -20,6 +20,8 @@ from costmodel.errors import CostModelError
 
 # The first step of a run may take half as long again: of so many it adds 6 %, of fewer more.
 LEAST_STEPS = 8
+# On a GPU the first step searches for algorithms, and graphs are launched about eleven steps later.
+LEAST_STEPS_FROM_THE_FIRST = 200
 
 PARTS = (
     "data",
@@ -95,7 +97,7 @@ def environment_of(folder, config):
         raise CostModelError(f"{path}: 'ranks' is not a positive whole number")
     known = isinstance(hosts, list) and len(hosts) == ranks
     machines = synchronisation.machines_of(map(str, hosts)) if known else [ranks]
-    return ranks, machines, devices.of_environment(environment, config)
+    return ranks, machines, devices.of_environment(environment, config, path)
 
 
 def epoch_seconds(line, where):
@@ -185,6 +187,11 @@ def read_enough(folder):
         raise CostModelError(
             f"{folder}: {words.counted(run.steps, 'step')} measured, and a prediction needs {LEAST_STEPS} or more; "
             f"train longer, such as with --steps {4 * LEAST_STEPS}"
+        )
+    if run.device == devices.GPU and run.is_cold and run.steps < LEAST_STEPS_FROM_THE_FIRST:
+        raise CostModelError(
+            f"{folder}: {words.counted(run.steps, 'step')} measured, the run's first among them, which take longer on a "
+            "GPU; train two epochs, of which the second counts"
         )
     return run
 

@@ -7,14 +7,17 @@ import math
 from dataclasses import dataclass, replace
 
 import program
+from configuration import section
 
 from costmodel import devices, pipeline, plan
+from costmodel.errors import CostModelError
 
 # Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.
 CODING_SHARE = 0.5
 # Of forward and backward, that does not shrink with the batch, where one batch was measured.
 FIXED_SHARE = 0.05
 BENCH_ELEMENTS = 4 << 20
+BENCH_ELEMENTS_OF_A_GPU = 16 << 20  # more than its cache holds
 ON_A_CPU = "benchmarked on a CPU"  # the source of a GPU's coding, without a GPU on this machine
 
 
@@ -76,7 +79,8 @@ def from_seconds(seconds, batch):
 @functools.lru_cache(maxsize=None)
 def bench(codec, device=devices.CPU):
     """Seconds per value of encoding, and of decoding and adding, on this machine: on a GPU, or on one core."""
-    words = ["--device", device, "--elements", str(BENCH_ELEMENTS), "--codec", codec]
+    elements = BENCH_ELEMENTS if device == devices.CPU else BENCH_ELEMENTS_OF_A_GPU
+    words = ["--device", device, "--elements", str(elements), "--codec", codec]
     rows = program.ask("bench", "codec", "--json", *words)
     seconds = {row["operation"]: row["seconds_min"] / row["elements"] for row in rows}
     return seconds["encode"], seconds["decode_add"]
@@ -97,7 +101,9 @@ def host_for(codec, runs, elements, base, add=False, device=devices.CPU):
         base = replace(base, divide=float32.encode, add=float32.decode)
     rates = {}
     for run in runs:
-        if run.ranks > 1 and run.exchanges.total and run.adding == 1:  # others' seconds are also of copies and sums
+        # The seconds of the others are of other numbers of values, or also of copies and sums.
+        collective = section(run.config, "exchange").get("collective")
+        if run.ranks > 1 and run.exchanges.total and run.adding == 1 and collective not in ("allreduce", "simulated"):
             rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
                 measured_host(run, elements)
             )
@@ -106,6 +112,10 @@ def host_for(codec, runs, elements, base, add=False, device=devices.CPU):
         encode, decode = (sum(r[i] for r in mine) / len(mine) for i in (0, 1))
         return replace(base, encode=encode, decode=decode), "measured"
     where = device if device == devices.CPU or devices.has_gpu() else devices.CPU
+    if where != device and not rates:
+        raise CostModelError(
+            "the coding of a GPU cannot be benchmarked here, where there is none, and no run of several ranks on GPUs is given"
+        )
     encode, decode = bench(codec, where)
     scales = [sum(own) / sum(bench(other, where)) for other, found in rates.items() for own in found if sum(own) > 0]
     scale = math.exp(sum(map(math.log, scales)) / len(scales)) if scales else 1.0

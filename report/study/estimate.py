@@ -119,11 +119,13 @@ class CostModel:
         if not known:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
+        device = self.read[known[0][1]].device
+        known = [item for item in known if self.read[item[1]].device == device]
         alike = [item for item in known if (item[0].ranks, item[0].batch_size) == (run.ranks, batch)] or known
         try:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
-            device, base = done[0].device, devices.host_for(run.settings, pipeline.Host(0.0, 0.0))
+            base = devices.host_for(run.settings, device, pipeline.Host(0.0, 0.0))
             host, _ = scaling.host_for(codec, done, shown["parameters"], base, adding > 1, device)
             # Without a link messages stay inside one machine: their cost is the host's.
             wire = links.emulated(section(run.settings, "exchange"), run.config) or pipeline.NO_LINK
@@ -135,7 +137,7 @@ class CostModel:
                 scaling.from_runs([self.read[folder] for _, folder in alike]),
                 wire,
                 host,
-                bool(run.exchange("overlap", True)),
+                devices.overlaps(run.settings, device, run.ranks),
                 plan.pack_bytes(run.settings, device),
                 found,
                 local_steps.Blocks(block, wire) if block else None,

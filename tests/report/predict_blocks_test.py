@@ -215,8 +215,8 @@ class Command(TrainedTest):
         step = scaling.predict(*given, pipeline.Machines(2, None, True))
         self.assertNotAlmostEqual(step.seconds, scaling.predict(*given).seconds, places=4)
         late = {**run.seconds, "total": step.seconds + 0.5 * step.computation + run.seconds["eval"]}
-        waits = config_report.waiting_of(computing, [replace(run, seconds=late)], shown["parameters"], base, None).waits(4)
-        self.assertAlmostEqual(waits, 0.5, places=3)
+        slow = (computing, [replace(run, seconds=late)], shown["parameters"], base, None, run.config)
+        self.assertAlmostEqual(config_report.waiting_of(*slow).waits(4), 0.5, places=3)
 
     def test_mistakes(self):
         hierarchical = ("--set", "exchange.collective=hierarchical")

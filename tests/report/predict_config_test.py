@@ -74,7 +74,7 @@ class Plan(unittest.TestCase):
 
 
     def test_packs_are_larger_where_a_gpus_messages_are_staged(self):
-        small = [plan.PlannedTensor(f"t{i}", 16384, 65536, 512, False) for i in range(16)]  # 1 MiB in all
+        small = [plan.PlannedTensor(f"fc{i}.weight", 16384, 65536, 512, False) for i in range(16)]  # 1 MiB in all
 
         def units(exchange, device):
             return len(plan.make_plan(small, 2, plan.pack_bytes({"exchange": exchange}, device)))
@@ -109,15 +109,38 @@ class Pipeline(unittest.TestCase):
                 end = pipeline.simulate([unit], [0.0], ranks, fast, host).end
                 self.assertAlmostEqual(end, expected, places=6)
 
-    def test_messages_of_a_stage_over_nccl_cost_the_host_one_call(self):
-        fast = pipeline.Link(1e15, 0.0)
-        config = {"exchange": {"transport": "nccl"}}
+    def test_over_nccl_all_that_a_unit_sends_at_once_is_one_call(self):
+        """Two of each unit, one after another, each with its latency; none of them holds up coding."""
+        base = pipeline.Host(1e-3, 0.0, message=1.0, copy=1.0)
+        host = devices.host_for({"exchange": {"transport": "nccl"}}, "cuda", base)
         for ranks in (2, 8):
-            unit = plan.Unit(0, 1000, ranks, (0,))
-            host = devices.host_for(config, pipeline.Host(0.0, 0.0, message=1.0, copy=1.0))
-            self.assertAlmostEqual(pipeline.simulate([unit], [0.0], ranks, fast, host).end, 4.0, places=6)
-        host = devices.host_for({"exchange": {"transport": "mpi"}}, pipeline.Host(0.0, 0.0, message=1.0))
-        self.assertFalse(host.has_groups)
+            link = pipeline.Link(8e3 * pipeline.Link.HEADERS, 0.25)  # a second a kB
+            units = [plan.Unit(1000, 1000, ranks, (0,))] * 2
+            times = pipeline.simulate(units, [0.0, 0.0], ranks, link, host)
+            part = (ranks - 1) / ranks
+            self.assertAlmostEqual(times.end, 1.0 + 4 * (1.0 + part + 0.25))
+            self.assertAlmostEqual(times.sending, 4 * part)
+            self.assertAlmostEqual(times.coding, 2 * (1.0 + 1.0 / ranks))
+        for config, copy in (({}, 1.0), ({"device_pointers": "auto"}, 1.0), ({"device_pointers": True}, 0.0)):
+            other = devices.host_for({"exchange": config}, "cuda", base)
+            self.assertEqual((other.ordered, other.copy), (False, copy))
+
+    def test_calls_of_blocks_over_nccl(self):
+        """The links of a block and between blocks are used at the same time; without the first one it is the second."""
+        within, between = pipeline.Link(8e3, 0.5), pipeline.Link(4e3, 0.25)
+        unit = plan.Unit(0, 1000, 4, (0,))
+        host = devices.host_for({"exchange": {"transport": "nccl"}}, "cuda", pipeline.Host(0.0, 0.0, message=1.0))
+        per = 1000 / 4 * 8 * pipeline.Link.HEADERS  # a quarter stays within a machine of two, half does not
+        both = pipeline.simulate([unit], [0.0], 4, between, host, pipeline.Machines(2, within)).end
+        self.assertAlmostEqual(both, 2 * (1.0 + 2 * per / 4e3 + 0.5))
+        one = pipeline.simulate([unit], [0.0], 4, between, host, pipeline.Machines(2, None)).end
+        self.assertAlmostEqual(one, 2 * (1.0 + 3 * per / 4e3 + 0.25))
+
+    def test_tensors_of_a_layer_keep_their_order(self):
+        names = ("conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias", "fc.weight", "fc.bias")
+        tensors = [plan.PlannedTensor(name, 1 << 16, 1 << 18, 512, False) for name in names]
+        self.assertEqual([unit.tensors for unit in plan.make_plan(tensors, 2)], [(4,), (5,), (2,), (3,), (0,), (1,)])
+        self.assertEqual([unit.tensors for unit in plan.make_plan(tensors, 2, numbers=[1, 2, 3])], [(2,), (3,), (1,)])
 
     def test_many_units_fill_the_link(self):
         link = pipeline.Link(8e6 * pipeline.Link.HEADERS, 0.0)

@@ -28,7 +28,7 @@ class Groups(unittest.TestCase):
             fragments.fragments_of(sizes, 6)
 
     def test_their_units_are_those_of_their_tensors(self):
-        tensors = [plan.PlannedTensor(f"t{i}", 4096, 16384, 512, False) for i in range(6)]
+        tensors = [plan.PlannedTensor(f"fc{i}.weight", 4096, 16384, 512, False) for i in range(6)]
         self.assertEqual([unit.tensors for unit in plan.make_plan(tensors, 2)], [(5, 4, 3, 2, 1, 0)])
         found = plan.make_plan(tensors, 2, numbers=range(2, 4))
         self.assertEqual([(unit.tensors, unit.elements, unit.wire_bytes) for unit in found], [((3, 2), 8192, 32768)])

@@ -2,13 +2,14 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import unittest
 from unittest import mock
 
 from harness import SOURCE
-from predict_harness import LPSGD, TrainedTest, predict
+from predict_harness import LPSGD, TRAINED, TrainedTest, predict
 
 from costmodel import devices, links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
@@ -63,7 +64,7 @@ class Devices(TrainedTest):
 
                 def bench(codec, device, benched=benched):
                     benched.append(device)
-                    return 1e-9, 1e-9
+                    return (4e-9, 2e-9) if "onebit" in codec else (2e-9, 1e-9)
 
                 with mock.patch.object(scaling, "bench", bench), mock.patch.object(devices, "has_gpu", lambda h=has_gpu: h):
                     found = self.predicted("--run", run, *auto)
@@ -71,20 +72,92 @@ class Devices(TrainedTest):
                 self.assertEqual(set(benched), asked)
                 self.assertEqual(found["coding"]["onebit64"], source)
                 self.assertEqual(found["computing"]["device"], "cuda" if run == on_gpu else "cpu")
+                # Twice as slow as the run's own codec, by the benchmark.
+                rows = {row["codec"]: row["coding_s"] for row in found["rows"]}
+                self.assertAlmostEqual(rows["onebit64"] / rows["none"], 2)
                 said = "without a GPU here, the coding of none, onebit64 was benchmarked on this machine's CPU"
                 self.assertEqual(said in text, source != "benchmarked", text)
 
     def test_a_run_on_another_device_is_refused(self):
         on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu"))
         for words, message in (
-            ((on_gpu,), f"{on_gpu}: a run with train.device cuda, not cpu as train.device of the configuration"),
-            ((on_cpu, on_gpu, "train.device=auto"), f"{on_gpu}: a run with train.device cuda, not cpu as {on_cpu}"),
+            ((on_gpu,), f"{on_gpu}: a run on cuda, not on cpu as the configuration says"),
+            ((on_cpu, on_gpu, "train.device=auto"), f"{on_gpu}: a run on cuda, not on cpu as {on_cpu}"),
+            ((on_cpu, "train.device=auto", "exchange.transport=nccl"), f"{on_cpu}: a run on cpu, not on cuda as the conf"),
+            ((on_cpu, "exchange.transport=nccl"), "exchange.transport: nccl needs GPUs, and train.device is cpu"),
         ):
             runs = [word for run in words if "=" not in run for word in ("--run", run)]
             sets = [word for one in words if "=" in one for word in ("--set", one)]
             status, out, err = predict(str(self.config), *runs, *sets, "--ranks", "2", "--link", "1Gbit,50us")
             self.assertEqual((status, out), (2, ""))
             self.assertIn(message, err)
+
+
+    def test_a_run_on_both_kinds_is_refused(self):
+        folder = pathlib.Path(self.of_a_gpu("both", "train.device=auto"))
+        path = folder / "environment.json"
+        path.write_text(path.read_text().replace("cuda:1 (one)", "cpu"))
+        with self.assertRaisesRegex(CostModelError, "both/environment.json: a run on CPUs and GPUs at once"):
+            run_folder.read(str(folder))
+
+    def test_the_first_steps_on_a_gpu_are_not_enough(self):
+        folder = self.of_a_gpu("first", "train.device=auto", "train.epochs=1")
+        self.assertEqual(run_folder.read(folder).is_cold, True)
+        with self.assertRaisesRegex(CostModelError, "first: 8 steps measured, the run's first among them, which take lon"):
+            run_folder.read_enough(folder)
+        self.assertFalse(run_folder.read_enough(self.of_a_gpu("second", "train.device=auto")).is_cold)
+
+    def test_without_a_gpu_its_coding_is_not_known(self):
+        words = ("--set", "train.device=cuda", "--step-seconds", "1", "--ranks", "2", "--link", "1Gbit,50us")
+        with mock.patch.object(devices, "has_gpu", lambda: False):
+            status, out, err = predict(str(self.config), *words)
+        self.assertEqual((status, out), (2, ""))
+        self.assertIn("the coding of a GPU cannot be benchmarked here, where there is none, and no run of several", err)
+
+    def of_several_packs(self):
+        layers = "".join(f"    - {{dense: f{i}, units: 190}}\n" for i in range(6))  # 141 to 190 KiB each
+        self.config = self.write("small.yaml", TRAINED.replace("    - flatten\n", "    - flatten\n" + layers))
+
+    def test_one_rank_of_a_gpu_exchanges_behind_backward(self):
+        """Which it launches as one graph."""
+        self.of_several_packs()
+        auto = ("--set", "train.device=auto", "--ranks", "1,2", "--link", "1Gbit,50us", "--json")
+        exposed = {}
+        for name, run in (("gpu", self.of_a_gpu("gpu", "train.device=auto")), ("cpu", str(self.train("cpu")))):
+            status, out, err = predict(str(self.config), "--run", run, *auto, "--codecs", "qsgd4")
+            self.assertEqual((status, err), (0, ""))
+            exposed[name] = [r["exposed_s"] / r["coding_s"] for r in json.loads(out)["rows"] if r["codec"] == "qsgd4"]
+        self.assertAlmostEqual(exposed["gpu"][0], 1)
+        self.assertLess(exposed["cpu"][0], 1)
+
+    def test_packs_and_messages_are_those_of_the_device(self):
+        """A pack takes all small tensors where messages are staged; over NCCL and on the CPU there are several."""
+        self.of_several_packs()
+        on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu", "train.device=auto"))
+        found = {}
+        for name, run, more in (("staged", on_gpu, ()), ("nccl", on_gpu, ("--set", "exchange.transport=nccl")), ("cpu", on_cpu, ())):
+            words = ("--run", run, "--set", "train.device=auto", *more, "--codecs", "none")
+            with mock.patch.object(devices, "has_gpu", lambda: True), mock.patch.object(scaling, "bench", lambda *_: (1e-9, 1e-9)):
+                with mock.patch.object(pipeline, "simulate", wraps=pipeline.simulate) as simulate:
+                    found[name] = self.predicted(*words)["rows"][0]
+            self.assertEqual(simulate.call_args.args[4].ordered, name == "nccl")
+        self.assertLess(found["staged"]["messages"], found["cpu"]["messages"])
+        self.assertEqual(found["nccl"]["messages"], found["cpu"]["messages"])
+
+    def test_what_a_gpus_run_waited_for_counts_for_the_same_transport(self):
+        """It may have been copies to the host and back."""
+        folder = self.of_a_gpu("gpu", "train.device=auto")
+        path = pathlib.Path(folder) / "metrics.jsonl"
+        epochs = [json.loads(line) for line in path.read_text().splitlines()]
+        for epoch in epochs:
+            epoch["seconds"]["total"] += 5
+            epoch["seconds"]["exposed_comm"] += 5
+        path.write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
+        auto = ("--run", folder, "--set", "train.device=auto", "--codecs", "none", "--coding-share", "0")
+        with mock.patch.object(devices, "has_gpu", lambda: True), mock.patch.object(scaling, "bench", lambda *_: (1e-9, 1e-9)):
+            for more, waits in (((), True), (("exchange.transport=nccl",), False), (("exchange.device_pointers=true",), False)):
+                sets = [word for one in more for word in ("--set", one)]
+                self.assertEqual(self.predicted(*auto, *sets)["rows"][0]["waiting_s"] > 0.1, waits, more)
 
 
 class Resumed(TrainedTest):
