@@ -11,6 +11,7 @@ from unittest import mock
 from harness import SOURCE
 from predict_harness import LPSGD, TRAINED, TrainedTest, predict
 
+import program
 from costmodel import devices, links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
 
@@ -77,6 +78,18 @@ class Devices(TrainedTest):
                 self.assertAlmostEqual(rows["onebit64"] / rows["none"], 2)
                 said = "without a GPU here, the coding of none, onebit64 was benchmarked on this machine's CPU"
                 self.assertEqual(said in text, source != "benchmarked", text)
+
+    def test_what_the_benchmark_is_asked(self):
+        """On a GPU an array that its cache does not hold."""
+        def ask(*words):
+            asked.append(words[words.index("--device") + 1 : words.index("--device") + 4])
+            return [{"operation": name, "seconds_min": 2.0, "elements": 4} for name in ("encode", "decode_add")]
+
+        asked = []
+        with mock.patch.object(program, "ask", ask):
+            self.assertEqual([scaling.bench("{kind: none}  ", device) for device in ("cpu", "cuda")], 2 * [(0.5, 0.5)])
+        scaling.bench.cache_clear()
+        self.assertEqual(asked, [("cpu", "--elements", "4194304"), ("cuda", "--elements", "16777216")])
 
     def test_a_run_on_another_device_is_refused(self):
         on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu"))
