@@ -54,7 +54,7 @@ class Devices(TrainedTest):
 
     def test_the_benchmark_of_a_codec_is_of_the_runs_device(self):
         on_gpu, on_cpu = self.of_a_gpu("gpu", "train.device=auto"), str(self.train("cpu", "train.device=auto"))
-        auto = ("--set", "train.device=auto", "--codecs", "onebit64")
+        auto = ("--set", "train.device=auto", "--codecs", "onebit64,qsgd4")
         for has_gpu, run, asked, source in (
             (True, on_gpu, {"cuda"}, "benchmarked"),
             (False, on_gpu, {"cpu"}, "benchmarked on a CPU"),
@@ -67,7 +67,8 @@ class Devices(TrainedTest):
                     benched.append(device)
                     return (4e-9, 2e-9) if "onebit" in codec else (2e-9, 1e-9)
 
-                with mock.patch.object(scaling, "bench", bench), mock.patch.object(devices, "has_gpu", lambda h=has_gpu: h):
+                own = mock.patch.object(scaling, "measured_host", lambda *_: (20e-9, 10e-9))  # ten times the benchmark's
+                with own, mock.patch.object(scaling, "bench", bench), mock.patch.object(devices, "has_gpu", lambda h=has_gpu: h):
                     found = self.predicted("--run", run, *auto)
                     text = predict(str(self.config), "--run", run, *auto, "--ranks", "2", "--link", "1Gbit,50us")[1]
                 self.assertEqual(set(benched), asked)
@@ -76,8 +77,17 @@ class Devices(TrainedTest):
                 # Twice as slow as the run's own codec, by the benchmark.
                 rows = {row["codec"]: row["coding_s"] for row in found["rows"]}
                 self.assertAlmostEqual(rows["onebit64"] / rows["none"], 2)
+                self.assertAlmostEqual(rows["onebit64"] / rows["qsgd4"], 2)
                 said = "without a GPU here, the coding of none, onebit64 was benchmarked on this machine's CPU"
                 self.assertEqual(said in text, source != "benchmarked", text)
+
+    def test_runs_of_other_collectives_say_nothing_of_coding(self):
+        for name, more in (("simulated", ()), ("allreduce", ("exchange.codec={kind: none}",))):
+            run = run_folder.read(str(self.train(name, f"exchange.collective={name}", *more)))
+            with mock.patch.object(scaling, "bench", lambda *_: (1.0, 2.0)):
+                codec = scaling.codec_of(program.show(f"{run.where}/config.yaml"))
+                host, source = scaling.host_for(codec, [run], 100, pipeline.Host(0.0, 0.0))
+            self.assertEqual((host.encode, host.decode, source), (1.0, 2.0, "benchmarked"), name)
 
     def test_what_the_benchmark_is_asked(self):
         """On a GPU an array that its cache does not hold."""
@@ -134,7 +144,7 @@ class Devices(TrainedTest):
     def test_one_rank_of_a_gpu_exchanges_behind_backward(self):
         """Which it launches as one graph."""
         self.of_several_packs()
-        auto = ("--set", "train.device=auto", "--ranks", "1,2", "--link", "1Gbit,50us", "--json")
+        auto = ("--set", "train.device=auto", "--set", "exchange.device_pointers=true", "--ranks", "1,2", "--link", "1Gbit,50us", "--json")
         exposed = {}
         for name, run in (("gpu", self.of_a_gpu("gpu", "train.device=auto")), ("cpu", str(self.train("cpu")))):
             status, out, err = predict(str(self.config), "--run", run, *auto, "--codecs", "qsgd4")
