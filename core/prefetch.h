@@ -6,8 +6,8 @@
 
 namespace lpsgd {
 
-/// In bytes. An Intel Xeon by itself looks ahead too little, and hardly beyond a page of 4 KiB. An AMD EPYC
-/// is slower with any distance than with 0, which asks for what is read at once (docs/results/codecs.md).
+/// In bytes. An Intel Xeon by itself looks ahead too little, and hardly beyond a page of 4 KiB. On an AMD
+/// EPYC 0, which asks for what is read at once, is the fastest over all loops (docs/results/codecs.md).
 extern const std::size_t prefetch_distance;
 
 /// Asks for the `bytes` bytes that begin prefetch_distance after `at`, which may lie behind the array's end.
