@@ -76,7 +76,7 @@ def waiting_of(computing, runs, elements, base, run_link, config):
         link = emulated or run_link or pipeline.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
-        own_base = devices.host_for(run.config, run.device, base)
+        own_base = devices.host_of(run.config, run.device, base)
         host, _ = scaling.host_for(codec, runs, elements, own_base, run.adding > 1, run.device)
         overlap = devices.overlaps(run.config, run.device, run.ranks)
         # An emulated link is one of ranks, whichever machine they are on.
@@ -147,7 +147,7 @@ def prediction(options):
     run_link = links.link_of(options.run_link, "--run-link") if options.run_link else None
     computing = waiting_of(computing, runs, configured["parameters"], base, run_link, config)
     compared, within = ways.ways_of(options, config), ways.block_link(options)
-    base, packs = devices.host_for(config, device, base), plan.pack_bytes(config, device)
+    base, packs = devices.host_of(config, device, base), plan.pack_bytes(config, device)
     rows, sources = [], {}
     if options.weak:
         batches, skipped = dict.fromkeys(ranks, computing.points[-1][0]), {}

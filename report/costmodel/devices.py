@@ -64,7 +64,7 @@ def overlaps(config, device, ranks):
     return bool(section(config, "exchange").get("overlap", True)) and not (device == GPU and ranks == 1)
 
 
-def host_for(config, device, base):
+def host_of(config, device, base):
     """`base`, a pipeline.Host, for this configuration's transport."""
     if exchanges_over_nccl(config):
         return replace(base, copy=0.0, ordered=True)

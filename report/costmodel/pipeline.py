@@ -109,10 +109,11 @@ def simulate(units, ready, ranks, link, host, machines=SINGLE):
         """When all that the stage sends has arrived. Until then the stream takes no other call."""
         nonlocal sending
         seconds = [own.seconds(payload) for own, payload in zip(links, stage.sent)]
-        sending += sum(seconds if machines.link is None else seconds[:1])
+        if machines.link is None:
+            seconds = [sum(seconds)]
+        sending += seconds[0]
         latency = max((own.latency for own, payload in zip(links, stage.sent) if payload), default=0.0)
-        both = max(seconds) if machines.link else sum(seconds)
-        free[0] = max(free[0], clock) + host.message + both + (latency if ranks > 1 else 0.0)
+        free[0] = max(free[0], clock) + host.message + max(seconds) + latency
         return free[0]
 
     def send(payload, which):
@@ -129,15 +130,15 @@ def simulate(units, ready, ranks, link, host, machines=SINGLE):
         """Coding and messages of the next stage: those that have come, and those that it sends."""
         nonlocal clock, coding
         stage = flight.stages[flight.next]
-        moved = [stage] + [flight.stages[flight.next - 1]] * (flight.next > 0)
         coding += stage.coding
         clock += stage.coding
-        flight.next += 1
         if host.ordered:
             flight.at = call(stage) if stage.messages else clock
-            return flight.next < len(flight.stages)
-        clock += sum(host.message * s.messages + host.copy * sum(s.sent) for s in moved)
-        flight.at = max([clock, *(send(payload, i) for i, payload in enumerate(stage.sent) if payload)])
+        else:
+            moved = [stage] + [flight.stages[flight.next - 1]] * (flight.next > 0)
+            clock += sum(host.message * s.messages + host.copy * sum(s.sent) for s in moved)
+            flight.at = max([clock, *(send(payload, i) for i, payload in enumerate(stage.sent) if payload)])
+        flight.next += 1
         return flight.next < len(flight.stages)
 
     while flights or waiting < len(units):

@@ -125,7 +125,7 @@ class CostModel:
         try:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
-            base = devices.host_for(run.settings, device, pipeline.Host(0.0, 0.0))
+            base = devices.host_of(run.settings, device, pipeline.Host(0.0, 0.0))
             host, _ = scaling.host_for(codec, done, shown["parameters"], base, adding > 1, device)
             # Without a link messages stay inside one machine: their cost is the host's.
             wire = links.emulated(section(run.settings, "exchange"), run.config) or pipeline.NO_LINK

@@ -112,7 +112,7 @@ class Pipeline(unittest.TestCase):
     def test_over_nccl_all_that_a_unit_sends_at_once_is_one_call(self):
         """Two of each unit, one after another, each with its latency; none of them holds up coding."""
         base = pipeline.Host(1e-3, 0.0, message=1.0, copy=1.0)
-        host = devices.host_for({"exchange": {"transport": "nccl"}}, "cuda", base)
+        host = devices.host_of({"exchange": {"transport": "nccl"}}, "cuda", base)
         for ranks in (2, 8):
             link = pipeline.Link(8e3 * pipeline.Link.HEADERS, 0.25)  # a second a kB
             units = [plan.Unit(1000, 1000, ranks, (0,))] * 2
@@ -122,14 +122,14 @@ class Pipeline(unittest.TestCase):
             self.assertAlmostEqual(times.sending, 4 * part)
             self.assertAlmostEqual(times.coding, 2 * (1.0 + 1.0 / ranks))
         for config, copy in (({}, 1.0), ({"device_pointers": "auto"}, 1.0), ({"device_pointers": True}, 0.0)):
-            other = devices.host_for({"exchange": config}, "cuda", base)
+            other = devices.host_of({"exchange": config}, "cuda", base)
             self.assertEqual((other.ordered, other.copy), (False, copy))
 
     def test_calls_of_blocks_over_nccl(self):
         """The links of a block and between blocks are used at the same time; without the first one it is the second."""
         within, between = pipeline.Link(8e3, 0.5), pipeline.Link(4e3, 0.25)
         unit = plan.Unit(0, 1000, 4, (0,))
-        host = devices.host_for({"exchange": {"transport": "nccl"}}, "cuda", pipeline.Host(0.0, 0.0, message=1.0))
+        host = devices.host_of({"exchange": {"transport": "nccl"}}, "cuda", pipeline.Host(0.0, 0.0, message=1.0))
         per = 1000 / 4 * 8 * pipeline.Link.HEADERS  # a quarter stays within a machine of two, half does not
         both = pipeline.simulate([unit], [0.0], 4, between, host, pipeline.Machines(2, within)).end
         self.assertAlmostEqual(both, 2 * (1.0 + 2 * per / 4e3 + 0.5))
